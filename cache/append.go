@@ -39,11 +39,12 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	return a.appendRecords([]Blob{{id, data}})
 }
 
-// maxTogether is the maximum number of records that are written with one system call. The kernel accepts 1,024 parts (IOV_MAX), and a
-// record has two.
+// maxTogether is the maximum number of records that are written with one system call. The kernel accepts 1,024 parts
+// (IOV_MAX), and a record has two.
 const maxTogether = 512
 
-// appendRecords appends records with the contents of blobs to the active segment and adds them to the index. The caller holds append.
+// appendRecords appends records with the contents of blobs to the active segment and adds them to the index. The caller
+// holds append.
 func (a *appender) appendRecords(blobs []Blob) error {
 	for len(blobs) > 0 {
 		if err := a.openActive(); err != nil {
@@ -60,8 +61,8 @@ func (a *appender) appendRecords(blobs []Blob) error {
 	return nil
 }
 
-// write appends records to the active segment, which has room for them, with one system call, and adds them to the index. The caller
-// holds append.
+// write appends records to the active segment, which has room for them, with one system call, and adds them to the
+// index. The caller holds append.
 func (a *appender) write(blobs []Blob) error {
 	parts, entries := make([][]byte, 0, 2*len(blobs)), make([]entry, 0, len(blobs))
 	ends := make([]int64, 0, len(blobs)) // offsets of the ends of the records
@@ -97,8 +98,8 @@ func (a *appender) write(blobs []Blob) error {
 	return err
 }
 
-// add adds records to the index, after they were written completely to the active segment, so that readers find only complete records. end
-// is the offset of the end of the last record. The caller holds append.
+// add adds records to the index, after they were written completely to the active segment, so that readers find only
+// complete records. end is the offset of the end of the last record. The caller holds append.
 func (a *appender) add(entries []entry, end int64) {
 	a.catalog.mu.Lock()
 	defer a.catalog.mu.Unlock()
@@ -110,8 +111,8 @@ func (a *appender) add(entries []entry, end int64) {
 	a.end = end
 }
 
-// openActive ensures that there is an active segment with room for a record. It keeps the current active segment, continues an
-// unfinished segment of an earlier process, or creates a segment. The caller holds append.
+// openActive ensures that there is an active segment with room for a record. It keeps the current active segment,
+// continues an unfinished segment of an earlier process, or creates a segment. The caller holds append.
 func (a *appender) openActive() error {
 	a.catalog.mu.RLock()
 	closed, quota, s := a.catalog.closed, a.catalog.quota, a.active
@@ -124,12 +125,12 @@ func (a *appender) openActive() error {
 		return nil
 	}
 	a.retire()
-	// The size of a segment is at most a sixteenth of the quota, so that evicting one segment removes only a small part of the
-	// cache.
+	// The size of a segment is at most a sixteenth of the quota, so that evicting one segment removes only a small part of
+	// the cache.
 	a.limit = min(max(quota/16, minSegment), maxSegment)
 	var st unix.Statfs_t
-	// On a nearly full disk, segments must be small, because the smallest unit of eviction is a segment, and evicting a large one
-	// would lose more contents than necessary.
+	// On a nearly full disk, segments must be small, because the smallest unit of eviction is a segment, and evicting a
+	// large one would lose more contents than necessary.
 	if err := unix.Statfs(a.folder.dir, &st); err == nil {
 		a.limit = max(minSegment, min(a.limit, int64(st.Bavail)*st.Bsize/8))
 	}
@@ -145,8 +146,8 @@ func (a *appender) openActive() error {
 	return err
 }
 
-// create makes a new segment the active segment. It holds the lock look until the segment is in the index, so that a concurrent
-// listing does not mistake the segment for a deleted one. The caller holds append.
+// create makes a new segment the active segment. It holds the lock look until the segment is in the index, so that a
+// concurrent listing does not mistake the segment for a deleted one. The caller holds append.
 func (a *appender) create() error {
 	a.look.Lock()
 	defer a.look.Unlock()
@@ -181,8 +182,8 @@ func (a *appender) create() error {
 	}
 }
 
-// resume makes an unfinished segment of an earlier process the active segment, because otherwise each short-lived process would
-// create one small segment. It returns false if there is no suitable segment. The caller holds append.
+// resume makes an unfinished segment of an earlier process the active segment, because otherwise each short-lived
+// process would create one small segment. It returns false if there is no suitable segment. The caller holds append.
 func (a *appender) resume() bool {
 	a.look.Lock()
 	defer a.look.Unlock()
@@ -210,11 +211,11 @@ func (a *appender) resume() bool {
 	return false
 }
 
-// takeOver makes the segment s the active segment. The parameter f is the open file of s. takeOver returns false if s cannot be
-// used, for example because another process appends to s, or because s is damaged or was evicted. It truncates an incomplete
-// record at the end: no process can have indexed such a record, because the record was never complete. If other bytes that are
-// not a record follow the last record, s is not used, because other processes may have indexed records there before the damage.
-// The caller holds append and look.
+// takeOver makes the segment s the active segment. The parameter f is the open file of s. takeOver returns false if s
+// cannot be used, for example because another process appends to s, or because s is damaged or was evicted. It
+// truncates an incomplete record at the end: no process can have indexed such a record, because the record was never
+// complete. If other bytes that are not a record follow the last record, s is not used, because other processes may
+// have indexed records there before the damage. The caller holds append and look.
 func (a *appender) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
@@ -227,7 +228,8 @@ func (a *appender) takeOver(s *segment, f *os.File) bool {
 	switch how := a.look.readRecords(s, f, size); {
 	case how == broken:
 		return false
-	// The last record is incomplete, because the last process that appended to the segment died while it wrote this record.
+	// The last record is incomplete, because the last process that appended to the segment died while it wrote this
+	// record.
 	case how == torn:
 		if err := f.Truncate(s.scanned); err != nil {
 			return false
@@ -271,9 +273,10 @@ func (a *appender) retire() {
 	f.Close() // closing the file releases the lock
 }
 
-// noteActive acquires append and writes the sidecar of the active segment, if the sidecar lacks at least leastNoted records and
-// at least an eighth of the number of records that it lists. It is called at intervals, because a process that is killed cannot
-// write the sidecar, and without a sidecar the next process would have to read the header of every record.
+// noteActive acquires append and writes the sidecar of the active segment, if the sidecar lacks at least leastNoted
+// records and at least an eighth of the number of records that it lists. It is called at intervals, because a process
+// that is killed cannot write the sidecar, and without a sidecar the next process would have to read the header of
+// every record.
 func (a *appender) noteActive() {
 	a.Lock()
 	defer a.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// BenchmarkBlobs stores and reads 100,000 contents of 4 KiB, and reports the cost of an operation, of an entry and of opening.
+// BenchmarkBlobs stores and reads 100,000 contents of 4 KiB, and reports the cost of an operation, of an entry and of
+// opening.
 func BenchmarkBlobs(b *testing.B) {
 	const count, size = 100_000, 4 << 10
 	ids := make([]object.ID, count)

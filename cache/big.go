@@ -38,8 +38,8 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is no such file. When this
-// process opens the file for the first time, openBig reads all of the contents and verifies them.
+// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is no such file.
+// When this process opens the file for the first time, openBig reads all of the contents and verifies them.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.catalog.mu.RLock()
 	closed := b.catalog.closed
@@ -81,8 +81,8 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	return &Content{file: f, size: h.size}
 }
 
-// evictBig deletes a big file and returns the number of bytes freed. If a Content has the file open, the contents can still be
-// read through this Content.
+// evictBig deletes a big file and returns the number of bytes freed. If a Content has the file open, the contents can
+// still be read through this Content.
 func (b *Blobs) evictBig(id object.ID) int64 {
 	if err := os.Remove(b.folder.bigPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
@@ -108,10 +108,11 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 	return b.PutFile(id, f, int64(len(data)))
 }
 
-// Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller writes the
-// contents to the file and then calls PutFile. If the caller closes the file without calling PutFile, the file is deleted: at
-// once if the file system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space,
-// Spool first evicts other contents; if that does not free enough space, the error wraps unix.ENOSPC.
+// Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller writes
+// the contents to the file and then calls PutFile. If the caller closes the file without calling PutFile, the file is
+// deleted: at once if the file system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk
+// has too little space, Spool first evicts other contents; if that does not free enough space, the error wraps
+// unix.ENOSPC.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.folder.temp()
 	if errors.Is(err, fs.ErrNotExist) { // create the directories again, because another process has deleted them
@@ -130,8 +131,8 @@ func (b *Blobs) Spool(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// ensureFree evicts contents until the disk has size bytes free. If evicting all contents would not free enough space, it evicts
-// nothing and returns unix.ENOSPC, because the remote has stated the size and may be wrong.
+// ensureFree evicts contents until the disk has size bytes free. If evicting all contents would not free enough space,
+// it evicts nothing and returns unix.ENOSPC, because the remote has stated the size and may be wrong.
 func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

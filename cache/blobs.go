@@ -3,11 +3,11 @@
 //
 // # Blobs
 //
-// Blobs promises the following. Get returns exactly the bytes that Put has stored under an id, or nothing. The contents that Get
-// has returned can be read until they are released. The number of bytes on disk stays near the quota. Any process may delete any
-// file in the directory at any moment. Blobs does not promise durability: it never calls fsync, a crash may lose contents, and
-// damaged contents are dropped. But Blobs never returns wrong bytes: all contents have a checksum, which each process verifies
-// when it first reads them.
+// Blobs promises the following. Get returns exactly the bytes that Put has stored under an id, or nothing. The contents
+// that Get has returned can be read until they are released. The number of bytes on disk stays near the quota. Any
+// process may delete any file in the directory at any moment. Blobs does not promise durability: it never calls fsync,
+// a crash may lose contents, and damaged contents are dropped. But Blobs never returns wrong bytes: all contents have a
+// checksum, which each process verifies when it first reads them.
 //
 // Contents up to 1 MiB are appended as records to large files, the segments, because a file for each blob would cost
 // 30-50 us and a block of disk. Larger contents have a file of their own (a big file). Layout of the directory:
@@ -29,8 +29,8 @@
 //
 // # Shared
 //
-// Shared reads the directory of a Blobs, and SharedSizes the file of a Sizes, that belongs to another host: it changes nothing there,
-// takes no lock, and hashes contents before it returns them.
+// Shared reads the directory of a Blobs, and SharedSizes the file of a Sizes, that belongs to another host: it changes
+// nothing there, takes no lock, and hashes contents before it returns them.
 //
 // # Sizes, Memory
 //
@@ -55,13 +55,13 @@ import (
 // ErrClosed means that the cache was closed.
 var ErrClosed = errors.New("cache is closed")
 
-// housekeeping is the interval at which an otherwise idle process checks whether other processes have evicted segments that it
-// holds open. The file system frees the space only when every process has closed the file.
+// housekeeping is the interval at which an otherwise idle process checks whether other processes have evicted segments
+// that it holds open. The file system frees the space only when every process has closed the file.
 const housekeeping = 2 * time.Second
 
-// Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine. Blobs decides
-// what is read, stored and evicted. Its fields (folder, catalog, appender, lookout) hold the state, each with its own lock where
-// it needs one.
+// Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine. Blobs
+// decides what is read, stored and evicted. Its fields (folder, catalog, appender, lookout) hold the state, each with
+// its own lock where it needs one.
 type Blobs struct {
 	folder  folder
 	catalog catalog
@@ -103,8 +103,8 @@ func (b *Blobs) list() error {
 	return err
 }
 
-// OpenBlobs opens the cache in dir, creates the directory if it does not exist, and evicts contents until the cache has at most
-// quota bytes. The caller must call Close.
+// OpenBlobs opens the cache in dir, creates the directory if it does not exist, and evicts contents until the cache has
+// at most quota bytes. The caller must call Close.
 func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	b := &Blobs{}
 	b.init(dir, quota)
@@ -122,8 +122,8 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	return b, nil
 }
 
-// keepHouse runs until Close. After each interval of the length housekeeping, it adds the records of other processes to the index
-// and updates the sidecar of the active segment.
+// keepHouse runs until Close. After each interval of the length housekeeping, it adds the records of other processes to
+// the index and updates the sidecar of the active segment.
 func (b *Blobs) keepHouse() {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
@@ -158,9 +158,9 @@ func (b *Blobs) Close() error {
 	return nil
 }
 
-// Get returns the contents of a blob, and true. If this process reads the contents for the first time, Get verifies them, and
-// removes them if they are damaged. It returns false if the cache does not have valid contents. The caller must release the
-// Content.
+// Get returns the contents of a blob, and true. If this process reads the contents for the first time, Get verifies
+// them, and removes them if they are damaged. It returns false if the cache does not have valid contents. The caller
+// must release the Content.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	for range 2 { // try a second time if the first attempt has removed an invalid entry or found new records
 		s, ref, e, ok := b.catalog.holdSmall(id)
@@ -180,8 +180,8 @@ func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	return nil, false
 }
 
-// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It accesses the disk only to look for
-// contents that other processes have stored recently.
+// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It accesses the disk only to
+// look for contents that other processes have stored recently.
 func (b *Blobs) Size(id object.ID) (int64, bool) {
 	if size, ok := b.catalog.knownSize(id); ok {
 		return size, true
@@ -210,8 +210,8 @@ func (b *Blobs) touch(used, stamped *atomic.Int64, f *os.File) {
 // checkBuffers recycles the buffers through which contents are read to verify them.
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// openSmall returns the Content of a record. The caller holds the segment of the record and passes this hold to the Content. If
-// the contents are damaged or the segment was evicted, openSmall returns nil and releases the segment.
+// openSmall returns the Content of a record. The caller holds the segment of the record and passes this hold to the
+// Content. If the contents are damaged or the segment was evicted, openSmall returns nil and releases the segment.
 func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
 	f, err := s.open(b.folder.segDir())
 	if err != nil {

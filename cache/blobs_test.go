@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// numbered returns an id and contents of size bytes that are both derived from n, so that tests need not store the expected
-// contents. The ids are not the hashes of the contents, which the cache does not check.
+// numbered returns an id and contents of size bytes that are both derived from n, so that tests need not store the
+// expected contents. The ids are not the hashes of the contents, which the cache does not check.
 func numbered(n uint64, size int) (object.ID, []byte) {
 	sum := make([]byte, 20)
 	rng := rand.NewPCG(n, 1)
@@ -189,7 +189,8 @@ func TestTogetherOnAFullDisk(t *testing.T) {
 	}
 }
 
-// putTogether stores 50 contents with PutAll, or those that it did not store with Put. It returns false if the disk is full.
+// putTogether stores 50 contents with PutAll, or those that it did not store with Put. It returns false if the disk is
+// full.
 func putTogether(t *testing.T, b *Blobs, first uint64) bool {
 	t.Helper()
 	var blobs []Blob
@@ -211,8 +212,8 @@ func putTogether(t *testing.T, b *Blobs, first uint64) bool {
 	return true
 }
 
-// TestOthersReadWhatIsStoredTogether: a process that reads the segments, while the disk becomes full in the middle of several records,
-// finds only complete ones.
+// TestOthersReadWhatIsStoredTogether: a process that reads the segments, while the disk becomes full in the middle of
+// several records, finds only complete ones.
 func TestOthersReadWhatIsStoredTogether(t *testing.T) {
 	dir := smallDisk(t, "3m")
 	b, other := openBlobs(t, dir, plenty), openBlobs(t, dir, plenty)
@@ -377,7 +378,8 @@ func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkContent(t, held, 1, want)
-	await.Until(t, "the cache notices that its files were removed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
+	await.Until(t, "the cache notices that its files were removed",
+		func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
 	put(t, b, 3, 2<<20)
 	put(t, b, 1, 1000)
 	mustHave(t, b, 3, 2<<20)
@@ -406,7 +408,8 @@ func TestManyGoroutines(t *testing.T) {
 				id, want := numbered(n, sizeOf(n))
 				if c, ok := b.Get(id); ok {
 					got := make([]byte, len(want))
-					if _, err := c.ReadAt(got, 0); err != nil && err != io.EOF || !bytes.Equal(got, want) || c.Size() != int64(len(want)) {
+					if _, err := c.ReadAt(got, 0); err != nil && err != io.EOF || !bytes.Equal(got, want) ||
+						c.Size() != int64(len(want)) {
 						t.Errorf("content %d has wrong bytes: %v", n, err)
 					}
 					c.Release()

@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// catalog is the index of all contents that can be read, with the size of the cache and its quota. Every reader and writer of a
-// Blobs uses the catalog. The lock mu protects all fields except damaged, and is never held across a system call.
+// catalog is the index of all contents that can be read, with the size of the cache and its quota. Every reader and
+// writer of a Blobs uses the catalog. The lock mu protects all fields except damaged, and is never held across a system
+// call.
 type catalog struct {
 	damaged atomic.Int64 // number of contents found damaged since opening
 
@@ -34,8 +35,8 @@ func (c *catalog) init(quota int64) {
 	c.index.hash = func(ref uint32) uint64 { return hashSum(c.entry(ref).idBytes()) }
 }
 
-// releaseAll empties the index and releases the segments that the index holds. A Content that the caller of Get has not released
-// yet can still be read.
+// releaseAll empties the index and releases the segments that the index holds. A Content that the caller of Get has not
+// released yet can still be read.
 func (c *catalog) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,8 +64,8 @@ func (c *catalog) knownSize(id object.ID) (int64, bool) {
 // entry returns the entry to which a reference of the index refers. The caller holds mu.
 func (c *catalog) entry(ref uint32) *entry { return &c.segments[ref>>16].entries[ref&0xffff] }
 
-// findLocked looks up an id in the index. It returns the reference to the entry, a copy of the entry, and whether the index
-// contains the id. The caller holds mu, at least for reading.
+// findLocked looks up an id in the index. It returns the reference to the entry, a copy of the entry, and whether the
+// index contains the id. The caller holds mu, at least for reading.
 func (c *catalog) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	at, ok := c.placeLocked(id)
 	if !ok {
@@ -100,8 +101,8 @@ func (c *catalog) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	return s, ref, e, true
 }
 
-// setMeta sets a flag in the entry to which ref refers. It does nothing if the segment s was dropped, because another segment may
-// use its slot.
+// setMeta sets a flag in the entry to which ref refers. It does nothing if the segment s was dropped, because another
+// segment may use its slot.
 func (c *catalog) setMeta(s *segment, ref uint32, flag uint32) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -124,9 +125,9 @@ func (c *catalog) forget(s *segment, ref uint32, id object.ID) {
 	}
 }
 
-// addLocked adds entries of one segment to the index, in the order of the file. If the index already has an entry for the same
-// id, addLocked keeps the old entry if this process has verified its contents, and otherwise replaces it by the new one. The
-// caller holds mu.
+// addLocked adds entries of one segment to the index, in the order of the file. If the index already has an entry for
+// the same id, addLocked keeps the old entry if this process has verified its contents, and otherwise replaces it by
+// the new one. The caller holds mu.
 func (c *catalog) addLocked(s *segment, entries []entry) {
 	if s.dropped || c.closed {
 		return
@@ -170,8 +171,8 @@ func (c *catalog) enterLocked(s *segment) bool {
 	return true
 }
 
-// drop removes a segment from the index. Contents that were opened before can still be read. Removing the entries of a full
-// segment takes milliseconds, so drop releases mu for a moment after every 1024 entries.
+// drop removes a segment from the index. Contents that were opened before can still be read. Removing the entries of a
+// full segment takes milliseconds, so drop releases mu for a moment after every 1024 entries.
 func (c *catalog) drop(s *segment) {
 	c.mu.Lock()
 	if s.dropped || c.closed {
@@ -198,8 +199,8 @@ func (c *catalog) drop(s *segment) {
 	s.release()
 }
 
-// enterBig adds a big file to the index, unless the index already contains the file, and returns the index entry. The parameter
-// verified is the inode number of the file if this process has verified the contents, otherwise 0.
+// enterBig adds a big file to the index, unless the index already contains the file, and returns the index entry. The
+// parameter verified is the inode number of the file if this process has verified the contents, otherwise 0.
 func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,8 +221,8 @@ func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified ui
 	return f
 }
 
-// forgetBig removes a big file from the index. It returns the size of the file on disk in bytes, or 0 if the index did not
-// contain the file.
+// forgetBig removes a big file from the index. It returns the size of the file on disk in bytes, or 0 if the index did
+// not contain the file.
 func (c *catalog) forgetBig(id object.ID) (freed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

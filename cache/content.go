@@ -7,11 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// Content provides the contents of one blob. They can be read until Release is called, even if the cache evicts the blob.
+// Content provides the contents of one blob. They can be read until Release is called, even if the cache evicts the
+// blob.
 type Content struct {
 	file *os.File
-	// The field segment is the segment that contains the blob. The Content holds the segment until Release, so that its file
-	// stays open.
+	// The field segment is the segment that contains the blob. The Content holds the segment until Release, so that its
+	// file stays open.
 	segment  *segment // nil if the blob is stored in a big file
 	off      int64    // offset of the contents in file, in bytes
 	size     int64    // size of the contents in bytes
@@ -20,8 +21,8 @@ type Content struct {
 
 var _ io.ReaderAt = (*Content)(nil)
 
-// ReadAt reads contents from the offset off, as io.ReaderAt requires. It returns io.ErrUnexpectedEOF if another program has
-// truncated the file.
+// ReadAt reads contents from the offset off, as io.ReaderAt requires. It returns io.ErrUnexpectedEOF if another program
+// has truncated the file.
 func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read cached contents: negative offset %d", off)

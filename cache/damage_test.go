@@ -89,8 +89,8 @@ func TestADamagedSidecarIsIgnored(t *testing.T) {
 	}
 }
 
-// TestASidecarOfAnotherSegmentShowsNothingWrong: a segment has the sidecar of another segment with other contents of the same sizes, as
-// may happen after a crash or a copy. No wrong contents are returned.
+// TestASidecarOfAnotherSegmentShowsNothingWrong: a segment has the sidecar of another segment with other contents of
+// the same sizes, as may happen after a crash or a copy. No wrong contents are returned.
 func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	dir, seg := filledDir(t, 3, 33)
 	other := t.TempDir()
@@ -100,7 +100,8 @@ func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	}
 	b.Close()
 	foreign := segmentFiles(t, other)[0]
-	write(t, filepath.Join(dir, "seg", sidecarName(filepath.Base(seg))), read(t, filepath.Join(other, "seg", sidecarName(filepath.Base(foreign)))))
+	write(t, filepath.Join(dir, "seg", sidecarName(filepath.Base(seg))),
+		read(t, filepath.Join(other, "seg", sidecarName(filepath.Base(foreign)))))
 	b = openBlobs(t, dir, plenty)
 	for n := range uint64(3) {
 		if check(t, b, 10+n, 33) {
@@ -113,7 +114,8 @@ func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	}
 }
 
-// TestEveryCutIsMended cuts a segment at each length: complete records can be read, and new contents are stored in the segment.
+// TestEveryCutIsMended cuts a segment at each length: complete records can be read, and new contents are stored in the
+// segment.
 func TestEveryCutIsMended(t *testing.T) {
 	const count, size = 3, 33
 	dir, seg := filledDir(t, count, size)
@@ -190,8 +192,9 @@ func TestADamagedContentHeals(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenBehindDamage: one cache knows records behind a damaged header, and another opens the same
-// segment and stores contents. If it appended where its scan ended, the first would read the new bytes in place of the old ones.
+// TestNothingIsWrittenBehindDamage: one cache knows records behind a damaged header, and another opens the same segment
+// and stores contents. If it appended where its scan ended, the first would read the new bytes in place of the old
+// ones.
 func TestNothingIsWrittenBehindDamage(t *testing.T) {
 	const count, size = 10, 500
 	dir, seg := filledDir(t, count, size)

@@ -20,8 +20,9 @@ func (b *Blobs) SetQuota(quota int64) {
 	b.evictOver(object.ID{})
 }
 
-// Collect evicts contents, least recently used first, until the cache has at most keep bytes, and returns the number of bytes
-// that it has freed. It may evict the active segment of this process, but evicts no segment that another process appends to.
+// Collect evicts contents, least recently used first, until the cache has at most keep bytes, and returns the number of
+// bytes that it has freed. It may evict the active segment of this process, but evicts no segment that another process
+// appends to.
 func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	b.folder.clearTemp()
 	b.look.Lock()
@@ -54,24 +55,24 @@ func (b *Blobs) evictOver(spare object.ID) {
 	b.evictTo(quota, spare)
 	b.catalog.mu.Lock()
 	defer b.catalog.mu.Unlock()
-	// If the cache is still over its quota, the remaining files cannot be evicted now, for example because other processes append
-	// to them. To avoid a useless attempt at every Put, try again only after minSegment/4 more bytes were stored.
+	// If the cache is still over its quota, the remaining files cannot be evicted now, for example because other processes
+	// append to them. To avoid a useless attempt at every Put, try again only after minSegment/4 more bytes were stored.
 	b.catalog.evictAt = max(b.catalog.quota, b.catalog.bytes+minSegment/4)
 	if b.catalog.bytes <= b.catalog.quota {
 		b.catalog.evictAt = b.catalog.quota
 	}
 }
 
-// makeRoom evicts contents because the disk is full. The parameter need is the number of bytes that the caller has to store.
-// makeRoom returns false if it could not evict any contents.
+// makeRoom evicts contents because the disk is full. The parameter need is the number of bytes that the caller has to
+// store. makeRoom returns false if it could not evict any contents.
 func (b *Blobs) makeRoom(need int64) bool {
 	b.append.Lock()
 	defer b.append.Unlock()
 	return b.makeRoomLocked(need)
 }
 
-// makeRoomLocked does the work of makeRoom. The caller holds append. The active segment is evicted only if no other file can be
-// evicted.
+// makeRoomLocked does the work of makeRoom. The caller holds append. The active segment is evicted only if no other
+// file can be evicted.
 func (b *Blobs) makeRoomLocked(need int64) bool {
 	b.catalog.mu.RLock()
 	// Free twice as many bytes as needed, so that not every Put on a full disk has to evict.
@@ -91,8 +92,8 @@ type victim struct {
 	big     object.ID // the blob of the big file
 }
 
-// evictTo evicts segments and big files until the cache has at most limit bytes or no more files can be evicted. It never evicts
-// the big file of the blob spare. It returns the number of bytes that it has freed.
+// evictTo evicts segments and big files until the cache has at most limit bytes or no more files can be evicted. It
+// never evicts the big file of the blob spare. It returns the number of bytes that it has freed.
 func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -110,8 +111,9 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	return freed
 }
 
-// victims returns all segments and big files except the active segment, least recently used first. The time of last use is the
-// later of two times: the time in memory, and the file's mtime, which other processes update when they use the file.
+// victims returns all segments and big files except the active segment, least recently used first. The time of last use
+// is the later of two times: the time in memory, and the file's mtime, which other processes update when they use the
+// file.
 func (b *Blobs) victims() []victim {
 	var list []victim
 	b.catalog.mu.RLock()
@@ -142,9 +144,10 @@ func (b *Blobs) victims() []victim {
 	return list
 }
 
-// evictSegment deletes a segment, unless a process appends to it, and returns the number of bytes freed. During the call it holds
-// the flock of the segment, so that no other process starts to append. It removes the sidecar before the segment, because a
-// sidecar without its segment would never be removed if this process died between the two steps. The caller holds look.
+// evictSegment deletes a segment, unless a process appends to it, and returns the number of bytes freed. During the
+// call it holds the flock of the segment, so that no other process starts to append. It removes the sidecar before the
+// segment, because a sidecar without its segment would never be removed if this process died between the two steps. The
+// caller holds look.
 func (b *Blobs) evictSegment(s *segment) int64 {
 	path := filepath.Join(b.folder.segDir(), s.name)
 	f, err := os.Open(path)
@@ -159,8 +162,8 @@ func (b *Blobs) evictSegment(s *segment) int64 {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
 	}
-	// Another process may have removed the file. In this case the disk space is free already, but the segment must still be
-	// dropped from the index.
+	// Another process may have removed the file. In this case the disk space is free already, but the segment must still
+	// be dropped from the index.
 	b.catalog.mu.RLock()
 	size := s.size
 	b.catalog.mu.RUnlock()

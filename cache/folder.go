@@ -13,19 +13,20 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// folder is the directory of a cache. It knows the paths of the files in the directory, and creates and names temporary files.
-// Its fields do not change after OpenBlobs, so folder needs no lock.
+// folder is the directory of a cache. It knows the paths of the files in the directory, and creates and names temporary
+// files. Its fields do not change after OpenBlobs, so folder needs no lock.
 type folder struct {
-	dir     string
-	unnamed bool // whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when they are closed
+	dir string
+	// whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when they are closed
+	unnamed bool
 	foreign bool // whether the directory belongs to another host, so that nothing in it may be changed or locked
 }
 
 // segDir returns the directory of segments and their sidecars.
 func (d *folder) segDir() string { return filepath.Join(d.dir, "seg") }
 
-// tmpDir returns the directory of files that are being written. It is on the same file system as the other directories, so that
-// files can be renamed into them.
+// tmpDir returns the directory of files that are being written. It is on the same file system as the other directories,
+// so that files can be renamed into them.
 func (d *folder) tmpDir() string { return filepath.Join(d.dir, "tmp") }
 
 // makeDirs creates the directories of the cache that do not exist.
@@ -38,8 +39,8 @@ func (d *folder) makeDirs() error {
 	return nil
 }
 
-// writeSidecar writes the sidecar of a segment. It writes a temporary file and renames it to the final name, so that readers
-// never see a partly written sidecar.
+// writeSidecar writes the sidecar of a segment. It writes a temporary file and renames it to the final name, so that
+// readers never see a partly written sidecar.
 func (d *folder) writeSidecar(segment string, content []byte) error {
 	f, err := os.CreateTemp(d.tmpDir(), "idx-*")
 	if err != nil {
@@ -62,15 +63,16 @@ func (d *folder) bigPath(id object.ID) string {
 	return filepath.Join(d.dir, "big", hex[:2], hex)
 }
 
-// removeBroken removes the file of a large blob whose contents are damaged or incomplete, unless the directory is foreign.
+// removeBroken removes the file of a large blob whose contents are damaged or incomplete, unless the directory is
+// foreign.
 func (d *folder) removeBroken(id object.ID) {
 	if !d.foreign {
 		os.Remove(d.bigPath(id))
 	}
 }
 
-// temp creates an empty temporary file. The file is unnamed (O_TMPFILE) if the file system supports that. Otherwise the file has
-// a name and a flock, by which clearTemp recognizes that the file is in use.
+// temp creates an empty temporary file. The file is unnamed (O_TMPFILE) if the file system supports that. Otherwise the
+// file has a name and a flock, by which clearTemp recognizes that the file is in use.
 func (d *folder) temp() (*os.File, error) {
 	if d.unnamed {
 		fd, err := unix.Open(d.tmpDir(), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -79,7 +81,8 @@ func (d *folder) temp() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(d.tmpDir(), "unnamed")), nil
 	}
-	// Another process may remove the file (clearTemp) before this process locks the file. In this case, create another file.
+	// Another process may remove the file (clearTemp) before this process locks the file. In this case, create another
+	// file.
 	for {
 		f, err := os.CreateTemp(d.tmpDir(), "spool-*")
 		if err != nil {

@@ -17,14 +17,14 @@ const (
 	lookEvery = time.Millisecond
 	// growthChecks is the number of unfinished segments whose size one call of lookAround checks.
 	growthChecks = 8
-	// settled is the age above which a directory's mtime proves that no file was added after the directory was listed. A younger
-	// mtime does not prove this, because the clocks of some file systems tick only every 10 ms, so two changes within one tick
-	// result in the same mtime.
+	// settled is the age above which a directory's mtime proves that no file was added after the directory was listed. A
+	// younger mtime does not prove this, because the clocks of some file systems tick only every 10 ms, so two changes
+	// within one tick result in the same mtime.
 	settled = 100 * time.Millisecond
 )
 
-// listBig adds all big files on disk to the index, and deletes files that are incomplete or damaged, for example after a crash.
-// The caller holds look.
+// listBig adds all big files on disk to the index, and deletes files that are incomplete or damaged, for example after
+// a crash. The caller holds look.
 func (l *lookout) listBig() error {
 	root := filepath.Join(l.folder.dir, "big")
 	dirs, err := os.ReadDir(root)
@@ -60,9 +60,9 @@ func (l *lookout) listBig() error {
 	return nil
 }
 
-// lookout keeps the catalog up to date with the files on disk, which other processes add, extend and remove. Blobs calls the
-// lookout after a miss and at intervals. The embedded lock, which comments call look, protects the fields listed and next, and
-// the field scanned of segments. Blobs also holds this lock while it evicts contents.
+// lookout keeps the catalog up to date with the files on disk, which other processes add, extend and remove. Blobs
+// calls the lookout after a miss and at intervals. The embedded lock, which comments call look, protects the fields
+// listed and next, and the field scanned of segments. Blobs also holds this lock while it evicts contents.
 type lookout struct {
 	folder   *folder
 	catalog  *catalog
@@ -74,13 +74,13 @@ type lookout struct {
 	next   int       // slot of the segment that readGrowth has examined last
 }
 
-// lookAround adds the records that other processes have stored since the last call to the index, and drops the segments that
-// other processes have evicted. It returns true if it found any records. If another call was made within the last millisecond or
-// is in progress, lookAround does nothing and returns false.
+// lookAround adds the records that other processes have stored since the last call to the index, and drops the segments
+// that other processes have evicted. It returns true if it found any records. If another call was made within the last
+// millisecond or is in progress, lookAround does nothing and returns false.
 func (l *lookout) lookAround() bool {
 	now, next := int64(time.Since(l.started)), l.nextLook.Load()
-	// If several goroutines miss a blob within one millisecond, only one of them continues after this line. The other goroutines
-	// return a miss at once.
+	// If several goroutines miss a blob within one millisecond, only one of them continues after this line. The other
+	// goroutines return a miss at once.
 	if now < next || !l.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !l.TryLock() {
 		return false
 	}
@@ -106,7 +106,8 @@ func (l *lookout) listChanged() (bool, error) {
 	return true, l.listSegments()
 }
 
-// listSegments adds new segments on disk to the index, and drops segments that no longer exist on disk. The caller holds look.
+// listSegments adds new segments on disk to the index, and drops segments that no longer exist on disk. The caller
+// holds look.
 func (l *lookout) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
@@ -148,16 +149,16 @@ func (l *lookout) listSegments() error {
 		}
 	}
 	l.listed = time.Time{}
-	// A file that is added within the same tick of the clock does not change the mtime. So the mtime is relied upon only if it
-	// was old when the listing began. Otherwise the next call lists the directory again.
+	// A file that is added within the same tick of the clock does not change the mtime. So the mtime is relied upon only
+	// if it was old when the listing began. Otherwise the next call lists the directory again.
 	if begun.Sub(changed) > settled {
 		l.listed = changed
 	}
 	return nil
 }
 
-// readSegment adds the segment called name, which is not in the index yet, to the index. It ignores a segment that cannot be
-// read. The caller holds look.
+// readSegment adds the segment called name, which is not in the index yet, to the index. It ignores a segment that
+// cannot be read. The caller holds look.
 func (l *lookout) readSegment(name string) {
 	f, err := os.Open(filepath.Join(l.folder.segDir(), name))
 	if err != nil {
@@ -190,9 +191,9 @@ func (l *lookout) readSegment(name string) {
 	}
 }
 
-// readRecords adds the complete records of a segment to the index. It reads the part of the file f between the offsets s.scanned
-// and size. The caller must have read the size of the file before the call, and holds look. The result describes the bytes after
-// the last complete record.
+// readRecords adds the complete records of a segment to the index. It reads the part of the file f between the offsets
+// s.scanned and size. The caller must have read the size of the file before the call, and holds look. The result
+// describes the bytes after the last complete record.
 func (l *lookout) readRecords(s *segment, f *os.File, size int64) segmentEnd {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
@@ -214,9 +215,9 @@ func (l *lookout) readRecords(s *segment, f *os.File, size int64) segmentEnd {
 	return how
 }
 
-// readGrowth adds the records that other processes have appended to segments to the index. Each call checks a few unfinished
-// segments, and the next call continues with the segments after these. readGrowth reports whether it found records. The caller
-// holds look.
+// readGrowth adds the records that other processes have appended to segments to the index. Each call checks a few
+// unfinished segments, and the next call continues with the segments after these. readGrowth reports whether it found
+// records. The caller holds look.
 func (l *lookout) readGrowth() bool {
 	var check []*segment
 	l.catalog.mu.RLock()
@@ -240,8 +241,8 @@ func (l *lookout) readGrowth() bool {
 	return grown
 }
 
-// readMore adds the records that another process has appended to the segment s to the index, and reports whether there were any.
-// If s was evicted, readMore drops s. The caller holds look.
+// readMore adds the records that another process has appended to the segment s to the index, and reports whether there
+// were any. If s was evicted, readMore drops s. The caller holds look.
 func (l *lookout) readMore(s *segment) bool {
 	f, err := s.open(l.folder.segDir())
 	if errors.Is(err, fs.ErrNotExist) {

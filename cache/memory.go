@@ -11,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Memory caches parsed trees and small contents in memory, up to a limit in bytes. If a new item was used less often than the
-// items that it would replace, Memory does not store it. Items are stored asynchronously, so an item may be found only some time
-// after it was put, or never.
+// Memory caches parsed trees and small contents in memory, up to a limit in bytes. If a new item was used less often
+// than the items that it would replace, Memory does not store it. Items are stored asynchronously, so an item may be
+// found only some time after it was put, or never.
 type Memory struct {
 	max int64
 
@@ -22,8 +22,8 @@ type Memory struct {
 	cache  *ristretto.Cache[uint64, remembered]
 }
 
-// remembered is one item: the entries of a tree, or the contents of a blob. Its key in the cache is only a part of the id, so the
-// item also stores the whole id.
+// remembered is one item: the entries of a tree, or the contents of a blob. Its key in the cache is only a part of the
+// id, so the item also stores the whole id.
 type remembered struct {
 	id      object.ID
 	entries []object.TreeEntry
@@ -89,12 +89,14 @@ func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	// The cost is the memory of the slice and its strings, which ristretto cannot measure.
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
-		cost += int64(len(entries[i].Name)+15) &^ 15 // rounded up to a multiple of 16, roughly like the sizes that Go's allocator uses
+		// rounded up to a multiple of 16, roughly like the sizes that Go's allocator uses
+		cost += int64(len(entries[i].Name)+15) &^ 15
 	}
 	m.put(remembered{id: id, entries: entries}, cost)
 }
 
-// Content returns the contents of a small blob, and false if they are not in the cache. The caller must not change the contents.
+// Content returns the contents of a small blob, and false if they are not in the cache. The caller must not change the
+// contents.
 func (m *Memory) Content(id object.ID) ([]byte, bool) {
 	r, ok := m.get(id)
 	return r.content, ok && r.content != nil

@@ -169,7 +169,8 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 		}
 		await.Until(t, "this process finds the contents of the other one", func() bool { return check(t, b, n, sizeOf(n)) })
 		put(t, b, 1000+n, sizeOf(1000+n))
-		await.Until(t, "the other process finds the contents of this one", func() bool { return o.do("get", 1000+n) == "yes" })
+		await.Until(t, "the other process finds the contents of this one",
+			func() bool { return o.do("get", 1000+n) == "yes" })
 	}
 	o.do("put", 2000+61) // each process has its own segment
 	if got := segmentFiles(t, dir); len(got) != 2 {

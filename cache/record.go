@@ -57,7 +57,8 @@ func (h header) encode() []byte {
 // damaged.
 func parseHeader(b []byte) (header, bool) {
 	var h header
-	if len(b) < headerSize || string(b[:4]) != headerMagic || binary.LittleEndian.Uint32(b[52:]) != crc32.Checksum(b[:52], castagnoli) {
+	if len(b) < headerSize || string(b[:4]) != headerMagic ||
+		binary.LittleEndian.Uint32(b[52:]) != crc32.Checksum(b[:52], castagnoli) {
 		return h, false
 	}
 	n, size := int(b[4]), binary.LittleEndian.Uint64(b[8:])
@@ -84,7 +85,8 @@ const (
 	metaVerified = 1 << 31   // this process has verified the contents
 )
 
-// makeEntry returns the index entry of a record. The parameter h is the header of the record, and off its offset in the segment.
+// makeEntry returns the index entry of a record. The parameter h is the header of the record, and off its offset in the
+// segment.
 func makeEntry(h header, off int64) entry {
 	e := entry{off: uint32(off), meta: uint32(h.size)}
 	if copy(e.sum[:], h.id.Bytes()) == object.SHA256.Size() {
@@ -113,14 +115,15 @@ const (
 	broken                   // the segment ends with bytes that are not a record
 )
 
-// scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset in the parameter
-// from. It passes each header and the record's offset to the function emit, which returns false to stop. The result end is the
-// offset after the last complete record; the result how states which bytes follow there. scanRecords reads about one disk block
-// for each record.
+// scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset in the
+// parameter from. It passes each header and the record's offset to the function emit, which returns false to stop. The
+// result end is the offset after the last complete record; the result how states which bytes follow there. scanRecords
+// reads about one disk block for each record.
 //
-// The caller must have read the size of the file before the call. A record that is within that size was complete at that time,
-// because its bytes are written in order.
-func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how segmentEnd, err error) {
+// The caller must have read the size of the file before the call. A record that is within that size was complete at
+// that time, because its bytes are written in order.
+func scanRecords(r io.ReaderAt, from, size int64,
+	emit func(header, int64) bool) (end int64, how segmentEnd, err error) {
 	const window = 4096
 	buf := make([]byte, window)
 	var have []byte // bytes of r, beginning at the offset off
@@ -157,8 +160,9 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 	}
 }
 
-// checkRecord reads the record at the offset off and reports whether the record is valid: it has the given id and size, and its
-// contents match their checksum. The parameter buf is a buffer for the reading. An error means that the record could not be read.
+// checkRecord reads the record at the offset off and reports whether the record is valid: it has the given id and size,
+// and its contents match their checksum. The parameter buf is a buffer for the reading. An error means that the record
+// could not be read.
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
@@ -173,8 +177,8 @@ func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte)
 	return rest == h.crc, err
 }
 
-// checksum returns the CRC-32C that results from adding n bytes of r, beginning at the offset off, to crc. The parameter buf is a
-// buffer for the reading.
+// checksum returns the CRC-32C that results from adding n bytes of r, beginning at the offset off, to crc. The
+// parameter buf is a buffer for the reading.
 func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, error) {
 	for n > 0 {
 		part := buf[:min(int64(len(buf)), n)]
@@ -231,8 +235,9 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// parseSidecar decodes the sidecar of a segment that is size bytes long. The result covered is the number of bytes of the segment
-// that the entries cover. The result ok is false if the sidecar is damaged or cannot belong to this segment.
+// parseSidecar decodes the sidecar of a segment that is size bytes long. The result covered is the number of bytes of
+// the segment that the entries cover. The result ok is false if the sidecar is damaged or cannot belong to this
+// segment.
 func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
 	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
 		return 0, nil, false

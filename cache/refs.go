@@ -39,8 +39,8 @@ func (t *refs) next(i int) int {
 	return i
 }
 
-// find returns the slot of the reference to a key with the hash h. The parameter is is a function that reports whether a
-// reference belongs to the requested key. The result ok is false if there is no such reference.
+// find returns the slot of the reference to a key with the hash h. The parameter is is a function that reports whether
+// a reference belongs to the requested key. The result ok is false if there is no such reference.
 func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	if t.n == 0 {
 		return 0, false
@@ -89,8 +89,8 @@ func (t *refs) resize(slots int) {
 	}
 }
 
-// remove removes the reference in the slot at the index at. It moves later references forward if necessary, because a search ends
-// at the first empty slot and would not find the references after it.
+// remove removes the reference in the slot at the index at. It moves later references forward if necessary, because a
+// search ends at the first empty slot and would not find the references after it.
 func (t *refs) remove(at int) {
 	t.n--
 	for gap, i := at, t.next(at); ; i = t.next(i) {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// maxSegment is the size in bytes at which a segment is full. The records that were written last may extend beyond this size.
+	// maxSegment is the size in bytes at which a segment is full. The records that were written last may extend beyond
+	// this size.
 	maxSegment = 64 << 20
 	// minSegment is the size, in bytes, below which a segment is never full, even if the quota is small.
 	minSegment = 1 << 20
@@ -26,8 +27,8 @@ const (
 	segmentSuffix = ".seg"
 	sidecarSuffix = ".idx"
 
-	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime, from which other processes,
-	// and later processes, read the time.
+	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime, from which other
+	// processes, and later processes, read the time.
 	stampEvery = time.Minute
 )
 
@@ -36,10 +37,11 @@ type segment struct {
 	name string // file name without directory
 	slot uint16 // index in catalog.segments
 
-	file    atomic.Pointer[os.File] // opened when first needed
-	holders atomic.Int32            // number of holds: one of the index, and one of each Content; when it becomes 0, file is closed
-	used    atomic.Int64            // time of last use, Unix nanoseconds
-	stamped atomic.Int64            // time of last use that was last written to the file's mtime, Unix nanoseconds
+	file atomic.Pointer[os.File] // opened when first needed
+	// number of holds: one of the index, and one of each Content; when it becomes 0, file is closed
+	holders atomic.Int32
+	used    atomic.Int64 // time of last use, Unix nanoseconds
+	stamped atomic.Int64 // time of last use that was last written to the file's mtime, Unix nanoseconds
 
 	// catalog.mu protects the fields below. While it is held for reading, flags of entries may also be set atomically.
 	entries []entry
@@ -47,7 +49,8 @@ type segment struct {
 	own     bool  // whether this process appends to the segment
 	dropped bool  // whether the segment was evicted or deleted, so that its entries are being removed from the index
 
-	scanned int64 // offset of the end of the last indexed record; protected by the lock look, and not updated while own is true
+	// offset of the end of the last indexed record; protected by the lock look, and not updated while own is true
+	scanned int64
 }
 
 // newSegment returns a segment with one hold, the hold of the index. The parameter used is the time of last use.
@@ -74,8 +77,8 @@ func sidecarName(segment string) string {
 	return strings.TrimSuffix(segment, segmentSuffix) + sidecarSuffix
 }
 
-// open returns the segment's file, opened for reading. The parameter dir is the directory of segments. The caller must hold the
-// segment (method hold), and must not close the file.
+// open returns the segment's file, opened for reading. The parameter dir is the directory of segments. The caller must
+// hold the segment (method hold), and must not close the file.
 func (s *segment) open(dir string) (*os.File, error) {
 	if f := s.file.Load(); f != nil {
 		return f, nil
@@ -91,8 +94,8 @@ func (s *segment) open(dir string) (*os.File, error) {
 	return s.file.Load(), nil
 }
 
-// hold prevents the segment's file from being closed until release is called. The caller holds catalog.mu, or already has another
-// hold on the segment.
+// hold prevents the segment's file from being closed until release is called. The caller holds catalog.mu, or already
+// has another hold on the segment.
 func (s *segment) hold() { s.holders.Add(1) }
 
 // release ends one hold. When the last hold ends, release closes the file.
@@ -105,8 +108,8 @@ func (s *segment) release() {
 	}
 }
 
-// touch records that a file is in use now. If stampEvery has passed since the mtime of the file f was last updated, touch also
-// updates the mtime. It needs no lock.
+// touch records that a file is in use now. If stampEvery has passed since the mtime of the file f was last updated,
+// touch also updates the mtime. It needs no lock.
 func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
@@ -120,8 +123,8 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 
-// lock acquires the flock that a process holds while it appends to the file f. If another process holds the lock, lock returns
-// false at once. The lock belongs to the open file, so the kernel releases it when the process dies.
+// lock acquires the flock that a process holds while it appends to the file f. If another process holds the lock, lock
+// returns false at once. The lock belongs to the open file, so the kernel releases it when the process dies.
 func lock(f *os.File) (bool, error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Shared reads the contents that a Blobs of another host stores in a directory, which may be mounted read-only. The other host may add,
-// evict and delete files at the same time. Shared changes no file, not even the time of last use, and takes no lock, so the other host
-// evicts contents as if Shared did not exist; contents that were opened before can still be read. The methods may be called from any
-// goroutine.
+// Shared reads the contents that a Blobs of another host stores in a directory, which may be mounted read-only. The
+// other host may add, evict and delete files at the same time. Shared changes no file, not even the time of last use,
+// and takes no lock, so the other host evicts contents as if Shared did not exist; contents that were opened before can
+// still be read. The methods may be called from any goroutine.
 type Shared struct{ b Blobs }
 
 // OpenShared opens the directory dir, which need not exist yet. The caller must call Close.
@@ -32,19 +32,19 @@ func OpenShared(dir string) (*Shared, error) {
 	return s, nil
 }
 
-// Get returns the contents of a blob, and true. The first Get of a blob in this process hashes the contents. It returns false if the
-// directory does not have contents whose hash is id. The caller must release the Content.
+// Get returns the contents of a blob, and true. The first Get of a blob in this process hashes the contents. It returns
+// false if the directory does not have contents whose hash is id. The caller must release the Content.
 func (s *Shared) Get(id object.ID) (*Content, bool) { return s.b.Get(id) }
 
-// Size returns the size of a blob in bytes, and false if the directory does not have the blob. It does not read the contents, so a later
-// Get may find that they are damaged.
+// Size returns the size of a blob in bytes, and false if the directory does not have the blob. It does not read the
+// contents, so a later Get may find that they are damaged.
 func (s *Shared) Size(id object.ID) (int64, bool) { return s.b.Size(id) }
 
 // Close ends the use of the directory. A Content that was not released yet can still be read.
 func (s *Shared) Close() error { return s.b.Close() }
 
-// hasHash reports whether the size bytes of r at the offset off are the contents of the blob id. The parameter buf is a buffer for the
-// reading.
+// hasHash reports whether the size bytes of r at the offset off are the contents of the blob id. The parameter buf is a
+// buffer for the reading.
 func hasHash(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	if id.IsZero() {
 		return false, nil
@@ -61,8 +61,8 @@ func hasHash(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bo
 	return sum == id, nil
 }
 
-// SharedSizes reads the table of sizes of another host, to which that host may append at the same time. It changes nothing and takes no
-// lock.
+// SharedSizes reads the table of sizes of another host, to which that host may append at the same time. It changes
+// nothing and takes no lock.
 type SharedSizes struct{ s Sizes }
 
 // OpenSharedSizes opens the table in the file path, for ids in the format f. The caller must call Close.

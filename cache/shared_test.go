@@ -107,7 +107,8 @@ func TestSharedHashesContents(t *testing.T) {
 	}
 }
 
-// Shared changes nothing in the directory: not the damaged files, and not the times of last use, from which the owner chooses what to evict.
+// Shared changes nothing in the directory: not the damaged files, and not the times of last use, from which the owner
+// chooses what to evict.
 func TestSharedChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	owner, err := OpenBlobs(dir, 1<<30)
@@ -173,8 +174,8 @@ func TestSharedChangesNothing(t *testing.T) {
 	}
 }
 
-// Contents that were opened can be read to their end although the owner evicts everything at the same time, and a read that comes too
-// late is a miss.
+// Contents that were opened can be read to their end although the owner evicts everything at the same time, and a read
+// that comes too late is a miss.
 func TestSharedReadsWhileTheOwnerEvicts(t *testing.T) {
 	dir := t.TempDir()
 	owner, err := OpenBlobs(dir, 1<<30)

@@ -17,15 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/signal"
 )
 
-// A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros), followed by records. All
-// records have the same length, so that a damaged record does not affect the others:
+// A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros), followed by
+// records. All records have the same length, so that a damaged record does not affect the others:
 //
 //	id    20 or 32 bytes
 //	size  6 bytes, little-endian
 //	crc   CRC-32C of the above, 4 bytes, little-endian
 //
-// If several records have the same id, the last one counts. A process that appends holds the file's flock. If the file ends with
-// an incomplete record, whose writer has died, the process first truncates it; no process can have read such a record.
+// If several records have the same id, the last one counts. A process that appends holds the file's flock. If the file
+// ends with an incomplete record, whose writer has died, the process first truncates it; no process can have read such
+// a record.
 const (
 	sizesMagic = "AFSsize1"
 	sizesHead  = 16
@@ -34,15 +35,16 @@ const (
 
 	// flushAfter is how long a new size waits in memory, so that later sizes can be written together with it.
 	flushAfter = 500 * time.Millisecond
-	// sizesLookEvery is the minimum interval at which a Get that misses reads the records that other processes have appended.
+	// sizesLookEvery is the minimum interval at which a Get that misses reads the records that other processes have
+	// appended.
 	sizesLookEvery = 10 * time.Millisecond
 	// rowsPerChunk is the number of rows for which memory is allocated at once.
 	rowsPerChunk = 4096
 )
 
-// Sizes is a persistent table of the sizes of blobs, in bytes, by id. All mounts of one remote use the same table, also from
-// several processes. An entry takes 31 to 34 bytes of memory with SHA-1 ids, and 43 to 46 with SHA-256. The methods may be called
-// from any goroutine.
+// Sizes is a persistent table of the sizes of blobs, in bytes, by id. All mounts of one remote use the same table, also
+// from several processes. An entry takes 31 to 34 bytes of memory with SHA-1 ids, and 43 to 46 with SHA-256. The
+// methods may be called from any goroutine.
 //
 // Lock order: io before mu. A Get that finds its id acquires only mu.
 type Sizes struct {
@@ -71,8 +73,8 @@ type Sizes struct {
 	pending []uint32
 }
 
-// OpenSizes opens the table in the file path, for ids in the format f, and creates the file if needed. It replaces a file with
-// another header. The caller must call Close.
+// OpenSizes opens the table in the file path, for ids in the format f, and creates the file if needed. It replaces a
+// file with another header. The caller must call Close.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
 	file, err := openSizesFile(path, f)
@@ -128,8 +130,8 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 	}
 }
 
-// checkSizesHead reports whether file is a table for ids in the format f. It writes the header of a new file. It holds the flock,
-// because several processes may create the file at the same time.
+// checkSizesHead reports whether file is a table for ids in the format f. It writes the header of a new file. It holds
+// the flock, because several processes may create the file at the same time.
 func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	if err := lockWait(file); err != nil {
 		return false, err
@@ -151,8 +153,8 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	return string(head[:]) == string(want), nil
 }
 
-// lockWait acquires the flock of a file. If another process holds the lock, lockWait waits. The wait is short, because a process
-// holds the lock only while it appends a few records.
+// lockWait acquires the flock of a file. If another process holds the lock, lockWait waits. The wait is short, because
+// a process holds the lock only while it appends a few records.
 func lockWait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -195,8 +197,8 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 		return size, true
 	}
 	now, next := int64(time.Since(s.started)), s.nextLook.Load()
-	// If several goroutines miss an id within sizesLookEvery, only one of them reads the file. The other goroutines return a miss
-	// at once. A goroutine that would have to wait for the lock also returns a miss.
+	// If several goroutines miss an id within sizesLookEvery, only one of them reads the file. The other goroutines return
+	// a miss at once. A goroutine that would have to wait for the lock also returns a miss.
 	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(sizesLookEvery)) || !s.io.TryLock() {
 		return 0, false
 	}
@@ -226,8 +228,8 @@ func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
 }
 
-// setLocked adds a row for an id, or changes the size in the existing row. The result changed is false if the row already had
-// this size. The caller holds mu.
+// setLocked adds a row for an id, or changes the size in the existing row. The result changed is false if the row
+// already had this size. The caller holds mu.
 func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	n := s.format.Size()
 	if at, ok := s.placeLocked(sum); ok {
@@ -249,8 +251,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records the size of a blob in bytes. The size is written to the file within about a second. Put ignores an id whose format
-// is not that of the table, and a size that does not fit into six bytes.
+// Put records the size of a blob in bytes. The size is written to the file within about a second. Put ignores an id
+// whose format is not that of the table, and a size that does not fit into six bytes.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -288,8 +290,8 @@ func (s *Sizes) Close() error {
 	return nil
 }
 
-// flushLoop writes the pending sizes to the file, flushAfter after the first of them was passed to Put. It returns when stop is
-// closed.
+// flushLoop writes the pending sizes to the file, flushAfter after the first of them was passed to Put. It returns when
+// stop is closed.
 func (s *Sizes) flushLoop() {
 	timer := time.NewTimer(flushAfter)
 	defer timer.Stop()
@@ -337,8 +339,8 @@ func (s *Sizes) flush() error {
 	return nil
 }
 
-// appendRecords appends complete records to the file, under the file's flock. If writing fails, it truncates the file to its
-// previous size. The caller must not hold io.
+// appendRecords appends complete records to the file, under the file's flock. If writing fails, it truncates the file
+// to its previous size. The caller must not hold io.
 func (s *Sizes) appendRecords(buf []byte) error {
 	s.io.Lock()
 	defer s.io.Unlock()
@@ -365,8 +367,8 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if _, err := f.WriteAt(buf, end); err != nil {
 		return errors.Join(err, f.Truncate(end))
 	}
-	// If other processes have appended records that are not in memory yet, readNew reads these records together with the records
-	// in buf.
+	// If other processes have appended records that are not in memory yet, readNew reads these records together with the
+	// records in buf.
 	if s.io.read == end {
 		s.io.read += int64(len(buf)) // the records in buf are in memory already, so they need not be read again
 	}

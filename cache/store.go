@@ -14,9 +14,9 @@ import (
 // errNoID is the error for the zero id, which never identifies a blob.
 var errNoID = errors.New("object ID is empty")
 
-// Put stores the contents of the blob id, which the caller has verified. If the disk is full, Put evicts other contents and tries
-// once more. If the second attempt fails because the disk is still full, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing
-// is stored.
+// Put stores the contents of the blob id, which the caller has verified. If the disk is full, Put evicts other contents
+// and tries once more. If the second attempt fails because the disk is still full, the error wraps unix.ENOSPC or
+// unix.EDQUOT, and nothing is stored.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.catalog.knownSize(id); ok {
 		return nil
@@ -55,8 +55,8 @@ type Blob struct {
 	Data []byte
 }
 
-// PutAll stores the contents of blobs, which the caller has verified, with as few system calls as possible. After an error, which may mean
-// that the disk is full, some of them may not be stored; Put would make room for these.
+// PutAll stores the contents of blobs, which the caller has verified, with as few system calls as possible. After an
+// error, which may mean that the disk is full, some of them may not be stored; Put would make room for these.
 func (b *Blobs) PutAll(blobs []Blob) error {
 	small := make([]Blob, 0, len(blobs))
 	for _, blob := range blobs {
@@ -79,8 +79,8 @@ func (b *Blobs) PutAll(blobs []Blob) error {
 	return nil
 }
 
-// writeFull writes parts to f at the offset off, and returns the offset of the end of what was written. It uses one system call unless the
-// kernel writes only some of the bytes. It changes parts.
+// writeFull writes parts to f at the offset off, and returns the offset of the end of what was written. It uses one
+// system call unless the kernel writes only some of the bytes. It changes parts.
 func writeFull(f *os.File, off int64, parts [][]byte) (end int64, err error) {
 	for {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
@@ -100,6 +100,6 @@ func writeFull(f *os.File, off int64, parts [][]byte) (end int64, err error) {
 	}
 }
 
-// leastNoted is the minimum number of new records for which the sidecar is rewritten. A process that opens the segment reads the
-// records that the sidecar does not list one by one, which takes about 3 us each.
+// leastNoted is the minimum number of new records for which the sidecar is rewritten. A process that opens the segment
+// reads the records that the sidecar does not list one by one, which takes about 3 us each.
 const leastNoted = 256

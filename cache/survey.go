@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Excess returns the number of bytes that a call of Collect with the same parameter keep would free now, and the number of blobs
-// that the cache would lose. Excess evicts nothing.
+// Excess returns the number of bytes that a call of Collect with the same parameter keep would free now, and the number
+// of blobs that the cache would lose. Excess evicts nothing.
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -29,8 +29,8 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	return freed, blobs
 }
 
-// weigh returns the number of bytes that the eviction of v would free, and the number of blobs that would be lost. Both results
-// are 0 if a process appends to the segment, because then the segment cannot be evicted.
+// weigh returns the number of bytes that the eviction of v would free, and the number of blobs that would be lost. Both
+// results are 0 if a process appends to the segment, because then the segment cannot be evicted.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
 		b.catalog.mu.RLock()
@@ -40,8 +40,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 		}
 		return 0, 0
 	}
-	// A process that appends to the segment holds its flock, and evictTo would skip such a segment. So try to acquire the lock,
-	// only to test whether it is free, and release it at once.
+	// A process that appends to the segment holds its flock, and evictTo would skip such a segment. So try to acquire the
+	// lock, only to test whether it is free, and release it at once.
 	f, err := os.Open(filepath.Join(b.folder.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
@@ -57,7 +57,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	// A blob may have records in several segments. It is lost only if the index refers to the record in this segment.
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
-		if at, ok := b.catalog.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
+		if at, ok := b.catalog.index.find(hashSum(v.segment.entries[i].idBytes()),
+			func(r uint32) bool { return r == ref }); ok && at >= 0 {
 			blobs++ // the index refers to this record, so the blob would be lost
 		}
 	}

@@ -30,7 +30,8 @@ func TestExcessIsWhatIsCollected(t *testing.T) {
 		}
 		after := beside.Usage()
 		if did != freed || after.Bytes != before.Bytes-freed || int64(before.Blobs-after.Blobs) != blobs {
-			t.Errorf("limit %d: Excess returned %d bytes and %d blobs, but Collect freed %d bytes: usage before %+v, after %+v", keep, freed, blobs, did, before, after)
+			t.Errorf("limit %d: Excess returned %d bytes and %d blobs, but Collect freed %d bytes: usage before %+v, after %+v",
+				keep, freed, blobs, did, before, after)
 		}
 	}
 	if left := beside.Usage(); left.Bytes == 0 || left.Bytes > 2<<20 {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Annotations is a Handler that stores and lists annotations of sessions: threads of comments on a session, a checkpoint, a commit, a
-// file or lines of a file.
+// Annotations is a Handler that stores and lists annotations of sessions: threads of comments on a session, a
+// checkpoint, a commit, a file or lines of a file.
 type Annotations interface {
 	// SessionAnnotate begins a thread, replies to it, resolves it or opens it again.
 	SessionAnnotate(ctx context.Context, r SessionAnnotateRequest) (SessionAnnotateReply, error)
@@ -24,11 +24,13 @@ const (
 	AnnotateReopen  = "reopen"  // marks a thread as open again
 )
 
-// SessionAnnotateRequest requests that a session is annotated. Without ID, Commit and Path, a new thread is about the whole session.
+// SessionAnnotateRequest requests that a session is annotated. Without ID, Commit and Path, a new thread is about the
+// whole session.
 type SessionAnnotateRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	Op            string `json:"op"`                       // "open", "reply", "resolve" or "reopen"
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	Op            string `json:"op"` // "open", "reply", "resolve" or "reopen"
 	// Thread is the id of an annotation in the thread, or the beginning of the id. It must be set unless Op is "open".
 	Thread string `json:"thread,omitempty"`
 	// ID is the checkpoint that a new thread is about. With Path, the thread is about the file in this checkpoint. If
@@ -40,8 +42,8 @@ type SessionAnnotateRequest struct {
 	Line   int    `json:"line,omitempty"`   // first line, counted from 1; 0: the whole file
 	End    int    `json:"end,omitempty"`    // last line; 0: the same as Line
 	Text   string `json:"text,omitempty"`   // text, at most 64 KiB; it may be empty for "resolve" and "reopen"
-	// Actor is the user or program that annotates; "" means user@host. If the server knows whose token it was, the name of that user is
-	// used instead.
+	// Actor is the user or program that annotates; "" means user@host. If the server knows whose token it was, the name of
+	// that user is used instead.
 	Actor string `json:"actor,omitempty"`
 }
 
@@ -55,10 +57,12 @@ type SessionAnnotateReply struct {
 
 // SessionAnnotationsRequest requests the threads of a session.
 type SessionAnnotationsRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	ID            string `json:"id,omitempty"`             // checkpoint in which files and lines are looked up; "": the newest
-	All           bool   `json:"all,omitempty"`            // the reply also contains resolved threads
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	// checkpoint in which files and lines are looked up; "": the newest
+	ID  string `json:"id,omitempty"`
+	All bool   `json:"all,omitempty"` // the reply also contains resolved threads
 	// Path is a file or directory. If it is set, the reply contains only threads about files that are at this path now,
 	// or were when the thread began. "": the reply contains all threads.
 	Path string `json:"path,omitempty"`
@@ -66,18 +70,20 @@ type SessionAnnotationsRequest struct {
 
 // SessionAnnotationsReply is the output of `session annotations --json`.
 type SessionAnnotationsReply struct {
-	Session    string             `json:"session"`              // name of the session
-	Checkpoint string             `json:"checkpoint,omitempty"` // id of the checkpoint in which files and lines were looked up; "": none
-	Threads    []AnnotationThread `json:"threads"`              // threads, oldest first
+	Session string `json:"session"` // name of the session
+	// id of the checkpoint in which files and lines were looked up; "": none
+	Checkpoint string             `json:"checkpoint,omitempty"`
+	Threads    []AnnotationThread `json:"threads"` // threads, oldest first
 }
 
 // AnnotationThread is a sequence of annotations about one place.
 type AnnotationThread struct {
-	ID          string           `json:"id"`            // id of the first annotation
-	State       string           `json:"state"`         // "open" or "resolved"
-	On          AnnotationPlace  `json:"on"`            // what the thread is about
-	Now         *AnnotationPlace `json:"now,omitempty"` // position in the requested checkpoint; only for threads about a file
-	Annotations []Annotation     `json:"annotations"`   // annotations, oldest first
+	ID    string          `json:"id"`    // id of the first annotation
+	State string          `json:"state"` // "open" or "resolved"
+	On    AnnotationPlace `json:"on"`    // what the thread is about
+	// position in the requested checkpoint; only for threads about a file
+	Now         *AnnotationPlace `json:"now,omitempty"`
+	Annotations []Annotation     `json:"annotations"` // annotations, oldest first
 }
 
 // AnnotationPlace is a place in a session. Without Checkpoint, Commit and Path it is the whole session.

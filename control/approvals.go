@@ -23,21 +23,24 @@ const (
 
 // SessionApproveRequest adds a record to the approvals of a session.
 type SessionApproveRequest struct {
-	Of            string `json:"of"`                       // session: directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
-	// To is the repository (URL, which may contain a secret, or absolute path) that has the branch and the approvals. "": the session
-	// remote; for the action "promote" the mounted remote.
+	Of string `json:"of"` // session: directory of a mount, or name of a session
+	// session remote that has the session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	// To is the repository (URL, which may contain a secret, or absolute path) that has the branch and the approvals. "":
+	// the session remote; for the action "promote" the mounted remote.
 	To      string `json:"to,omitempty"`
 	Op      string `json:"op"`                // "request", "grant", "deny" or "withdraw"
 	Request string `json:"request,omitempty"` // id of the request, or the beginning of the id; "" for "request"
 	Text    string `json:"text,omitempty"`    // reason, as a text for people
-	Actor   string `json:"actor,omitempty"`   // user who makes the record, unless the server knows the user; "": the user of the daemon
+	// user who makes the record, unless the server knows the user; "": the user of the daemon
+	Actor string `json:"actor,omitempty"`
 
 	// The fields below are used only if Op is "request".
 	// checkpoint; "": the newest. The newest checkpoint must be named: an older one is refused.
-	ID        string        `json:"id,omitempty"`
-	Action    string        `json:"action,omitempty"`     // "merge", "promote" or "delete"
-	Branch    string        `json:"branch,omitempty"`     // branch that will change; "": the default branch of the repository
+	ID     string `json:"id,omitempty"`
+	Action string `json:"action,omitempty"` // "merge", "promote" or "delete"
+	// branch that will change; "": the default branch of the repository
+	Branch    string        `json:"branch,omitempty"`
 	Reviewers []string      `json:"reviewers,omitempty"`  // users from whom the approval is requested
 	Expires   time.Duration `json:"expires_ns,omitempty"` // time until the request expires; 0: 24 hours
 }
@@ -48,9 +51,10 @@ type Approval struct {
 	Session    string `json:"session"`    // name of the session
 	Repository string `json:"repository"` // repository that has the approvals, without secrets
 	Action     string `json:"action"`     // "merge", "promote" or "delete"
-	Checkpoint string `json:"checkpoint"` // checkpoint that is approved; a change of files or HEAD after it voids the request
-	Branch     string `json:"branch"`     // branch that will change; "" for "delete"
-	Base       string `json:"base"`       // commit of the branch that was reviewed; "": the branch does not exist
+	// checkpoint that is approved; a change of files or HEAD after it voids the request
+	Checkpoint string `json:"checkpoint"`
+	Branch     string `json:"branch"` // branch that will change; "" for "delete"
+	Base       string `json:"base"`   // commit of the branch that was reviewed; "": the branch does not exist
 	// tree of the branch after the change; for "delete", tree of the checkpoint
 	Tree string `json:"tree"`
 	// true if the branch is not at Base any more, so that a new request is necessary
@@ -78,8 +82,8 @@ type Vote struct {
 // SessionApproveReply is the output of `session review request`, `grant`, `deny` and `withdraw` with --json.
 type SessionApproveReply struct {
 	Approval Approval `json:"approval"` // the request after the operation
-	// Changes are the files that the approved state changes: those of the branch, or, for "delete", those of the session since its
-	// base commit. They are counted for requests and grants.
+	// Changes are the files that the approved state changes: those of the branch, or, for "delete", those of the session
+	// since its base commit. They are counted for requests and grants.
 	Changes ChangeCount `json:"changes"`
 	Counted bool        `json:"counted"` // for "grant": true if the policy counts the grant
 	// true if the tree is that of a merge; false: the branch is fast-forwarded
@@ -104,10 +108,11 @@ type ChangeCount struct {
 
 // SessionApprovalsRequest requests the approvals of a session.
 type SessionApprovalsRequest struct {
-	Of            string `json:"of"`                       // session: directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
-	// To is the repository that has the approvals (URL or absolute path). "": the session remote and, if the session is on this host, the
-	// mounted remote.
+	Of string `json:"of"` // session: directory of a mount, or name of a session
+	// session remote that has the session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	// To is the repository that has the approvals (URL or absolute path). "": the session remote and, if the session is on
+	// this host, the mounted remote.
 	To string `json:"to,omitempty"`
 }
 
@@ -122,8 +127,10 @@ type SessionApprovalsReply struct {
 
 // SessionPolicyRequest requests the policy of a repository, or changes it.
 type SessionPolicyRequest struct {
-	Of     string `json:"of,omitempty"`     // session whose session remote has the policy: directory of a mount, or name of a session
-	Remote string `json:"remote,omitempty"` // repository (URL or absolute path) that has the policy; "": the session remote of Of
+	// session whose session remote has the policy: directory of a mount, or name of a session
+	Of string `json:"of,omitempty"`
+	// repository (URL or absolute path) that has the policy; "": the session remote of Of
+	Remote string `json:"remote,omitempty"`
 	// Policy is the text of the new policy. If it is missing, the policy is not changed.
 	Policy *string `json:"policy,omitempty"`
 }
@@ -144,7 +151,8 @@ func (r SessionApproveRequest) validate() error {
 		if !slices.Contains([]string{ApproveMerge, ApprovePromote, ApproveDelete}, r.Action) {
 			return badRequest("unknown action %.40q: want merge, promote or delete", r.Action)
 		}
-		if r.Request != "" || r.Expires < 0 || r.Action != ApprovePromote && r.To != "" || r.Action == ApproveDelete && r.Branch != "" {
+		if r.Request != "" || r.Expires < 0 || r.Action != ApprovePromote && r.To != "" || r.Action == ApproveDelete &&
+			r.Branch != "" {
 			return badRequest("invalid combination of arguments for a request for approval")
 		}
 	case ApproveGrant, ApproveDeny, ApproveWithdraw:

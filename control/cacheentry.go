@@ -19,7 +19,8 @@ type CacheEntries interface {
 	CacheGC(ctx context.Context, r CacheGCRequest) (CacheGCReply, error)
 }
 
-// MaxInlineValue is the maximum size in bytes of a cache entry's value in a request or reply. Larger values are passed in files.
+// MaxInlineValue is the maximum size in bytes of a cache entry's value in a request or reply. Larger values are passed
+// in files.
 const MaxInlineValue = 512 << 10
 
 // CacheEntry describes a cache entry.
@@ -29,12 +30,14 @@ type CacheEntry struct {
 	Hash    string    `json:"sha256"`           // SHA-256 of the value, as hexadecimal digits
 	Time    time.Time `json:"time"`             // time at which the value was stored
 	Expires time.Time `json:"expires,omitzero"` // time from which the entry counts as missing; missing: it does not expire
-	Actor   string    `json:"actor"`            // user or program that has stored the value, as it has stated; not verified
+	// user or program that has stored the value, as it has stated; not verified
+	Actor string `json:"actor"`
 	// session in which the value was stored, as the program that stored it has stated; not verified
 	Session string `json:"session,omitempty"`
 }
 
-// CacheGetRequest requests a cache entry. It fails with the code not-found if there is no entry, or if the entry has expired.
+// CacheGetRequest requests a cache entry. It fails with the code not-found if there is no entry, or if the entry has
+// expired.
 type CacheGetRequest struct {
 	// directory of a mount, or name of a session; "": none, if SessionRemote is set
 	Of            string `json:"of"`
@@ -54,16 +57,20 @@ type CacheGetReply struct {
 // CachePutRequest requests that a cache entry is stored.
 type CachePutRequest struct {
 	// directory of a mount, or name of a session; "": none, if SessionRemote is set
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that gets the entry; "": the one of the session
-	Key           string `json:"key"`                      // key of the entry
-	Value         []byte `json:"value,omitempty"`          // the value, in base64; not used with File
-	// File is the absolute path of a file with the value, which must not change during the request; "": the value is in Value.
+	Of string `json:"of"`
+	// session remote that gets the entry; "": the one of the session
+	SessionRemote string `json:"session_remote,omitempty"`
+	Key           string `json:"key"`             // key of the entry
+	Value         []byte `json:"value,omitempty"` // the value, in base64; not used with File
+	// File is the absolute path of a file with the value, which must not change during the request; "": the value is in
+	// Value.
 	File string        `json:"file,omitempty"`
 	TTL  time.Duration `json:"ttl_ns,omitempty"` // time after which the entry expires; 0: it does not expire
-	// Expect is the SHA-256 that the present value must have, "none" if there must be no entry, or "" for any entry or none.
+	// Expect is the SHA-256 that the present value must have, "none" if there must be no entry, or "" for any entry or
+	// none.
 	Expect string `json:"expect,omitempty"`
-	Actor  string `json:"actor,omitempty"` // user who stores the entry, unless the server knows the user; "": the user of the daemon
+	// user who stores the entry, unless the server knows the user; "": the user of the daemon
+	Actor string `json:"actor,omitempty"`
 }
 
 // CacheDeleteRequest requests that a cache entry is removed. It fails with the code not-found if there is no entry.
@@ -75,7 +82,8 @@ type CacheDeleteRequest struct {
 	Expect        string `json:"expect,omitempty"`         // SHA-256 that the present value must have; "": any
 }
 
-// CacheChangeReply is the output of `session cache put --json`, `session cache cas --json` and `session cache delete --json`.
+// CacheChangeReply is the output of `session cache put --json`, `session cache cas --json` and `session cache delete
+// --json`.
 type CacheChangeReply struct {
 	Done bool `json:"done"` // the entry was stored or removed; false: the present value is not the expected one
 	// Entry is the present entry: the new one, or one whose value is not the expected one. null: there is no entry.
@@ -85,11 +93,12 @@ type CacheChangeReply struct {
 // CacheKeysRequest requests a list of cache entries.
 type CacheKeysRequest struct {
 	// directory of a mount, or name of a session; "": none, if SessionRemote is set
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"` // session remote whose entries are listed; "": the one of the session
-	Prefix        string `json:"prefix,omitempty"`         // list only the entries whose keys begin with this text
-	Expired       bool   `json:"expired,omitempty"`        // list also the entries that have expired
-	After         string `json:"after,omitempty"`          // list only the entries whose keys sort after this text
+	Of string `json:"of"`
+	// session remote whose entries are listed; "": the one of the session
+	SessionRemote string `json:"session_remote,omitempty"`
+	Prefix        string `json:"prefix,omitempty"`  // list only the entries whose keys begin with this text
+	Expired       bool   `json:"expired,omitempty"` // list also the entries that have expired
+	After         string `json:"after,omitempty"`   // list only the entries whose keys sort after this text
 }
 
 // CacheKeysReply is the output of `session cache keys --json`.
@@ -102,9 +111,11 @@ type CacheKeysReply struct {
 // CacheGCRequest requests that cache entries which have expired are removed.
 type CacheGCRequest struct {
 	// directory of a mount, or name of a session; "": none, if SessionRemote is set
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"` // session remote whose entries are removed; "": the one of the session
-	MaxSize       int64  `json:"max_size,omitempty"`       // remove the oldest entries beyond this number of bytes; 0: no limit
+	Of string `json:"of"`
+	// session remote whose entries are removed; "": the one of the session
+	SessionRemote string `json:"session_remote,omitempty"`
+	// remove the oldest entries beyond this number of bytes; 0: no limit
+	MaxSize int64 `json:"max_size,omitempty"`
 	// remove the entries that were stored longer ago than this; 0: no limit
 	MaxAge time.Duration `json:"max_age_ns,omitempty"`
 	DryRun bool          `json:"dry_run"` // remove nothing, and return the entries that would be removed
@@ -195,7 +206,8 @@ func (c CacheClient) Put(ctx context.Context, r CachePutRequest) (CacheChangeRep
 	return call[CacheChangeReply](ctx, c.client, opCachePut, r, nil)
 }
 
-// Delete removes a cache entry. If the present entry is not as expected, it changes nothing and returns the present entry.
+// Delete removes a cache entry. If the present entry is not as expected, it changes nothing and returns the present
+// entry.
 func (c CacheClient) Delete(ctx context.Context, r CacheDeleteRequest) (CacheChangeReply, error) {
 	return call[CacheChangeReply](ctx, c.client, opCacheDelete, r, nil)
 }

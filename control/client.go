@@ -21,8 +21,8 @@ const undoPatience = 10 * time.Second
 // Client sends requests to the server of one socket. It opens a connection for each request. Its methods may be called
 // concurrently.
 //
-// The methods return an *Error if the handler failed, ErrNoServer if no server answers, and the error of ctx if ctx ended first. In
-// the last case the server has undone the request, unless it did not react within undoPatience.
+// The methods return an *Error if the handler failed, ErrNoServer if no server answers, and the error of ctx if ctx
+// ended first. In the last case the server has undone the request, unless it did not react within undoPatience.
 type Client struct {
 	socket string // path of the daemon's socket; "" if this process is a guest
 	root   string // root of the mount, if this process is a guest, which is a program inside of the mount; otherwise ""
@@ -37,7 +37,8 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return &Client{socket: socket}, conn.Close()
 }
 
-// connect opens a connection for one request, either to the daemon's socket or, for a guest, to the socket inside of the mount.
+// connect opens a connection for one request, either to the daemon's socket or, for a guest, to the socket inside of
+// the mount.
 func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 	if c.root != "" {
 		return dialGuest(ctx, c.root)
@@ -78,7 +79,8 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
 
-// Refresh requests that the mounted branch is fetched, and that the mount moves to its new commit if the mount follows the branch.
+// Refresh requests that the mounted branch is fetched, and that the mount moves to its new commit if the mount follows
+// the branch.
 func (c *Client) Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error) {
 	return call[RefreshReply](ctx, c, opRefresh, r, progress)
 }
@@ -109,8 +111,8 @@ const (
 // errBroken means that the client was connected to a server, but the server ended before it answered.
 var errBroken = fmt.Errorf("%w: daemon exited before the request was complete", ErrNoServer)
 
-// call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no further effect,
-// call repeats the request, so that the server's successor answers it.
+// call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no
+// further effect, call repeats the request, so that the server's successor answers it.
 func call[R any](ctx context.Context, c *Client, o op, args any, progress func(Progress)) (R, error) {
 	var reply R
 	line, err := encodeRequest(o, args)
@@ -160,17 +162,19 @@ func repeatable(o op, args any) bool {
 	case opSwitch:
 		r := args.(SwitchRequest)
 		// A revision that is relative to HEAD can name another commit when it is resolved again.
-		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
+		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") &&
+			!strings.Contains(r.Ref, "@"))
 	case opCheckpoint: // a repeated request returns the checkpoint that the first request has made, if it has
 		return true
 	case opRestore:
-		// The server's successor completes the restore. But a restore makes checkpoints, so after it, a name that begins with "@" and
-		// counts back from the newest checkpoint can refer to another checkpoint.
+		// The server's successor completes the restore. But a restore makes checkpoints, so after it, a name that begins with
+		// "@" and counts back from the newest checkpoint can refer to another checkpoint.
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
-	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash,
+	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC,
+		opSessionTrash,
 		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy, opSessionAnnotations,
 		opCacheGet, opCacheKeys, opCacheGC, opSessionSummary, opSessionLocks:
 		return true
@@ -217,11 +221,12 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	return message{}, fmt.Errorf("send request %s: %w", c.name(), err)
 }
 
-// exchange sends the request and returns the message that contains the result. It passes progress messages to the function progress.
+// exchange sends the request and returns the message that contains the result. It passes progress messages to the
+// function progress.
 func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
-	// A server that refuses a request closes the connection without reading it, so the write fails. The reply with the reason can
-	// be read nevertheless.
+	// A server that refuses a request closes the connection without reading it, so the write fails. The reply with the
+	// reason can be read nevertheless.
 	_, writeErr := conn.Write(line)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
 		return message{}, fmt.Errorf("send request: %w", writeErr)
@@ -255,8 +260,8 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 	}
 }
 
-// otherVersion returns the error for an answer in a protocol version that this program does not understand. The hint of the
-// error describes how to replace or stop the daemon.
+// otherVersion returns the error for an answer in a protocol version that this program does not understand. The hint of
+// the error describes how to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("daemon uses protocol %d, but this command uses protocol %d", version, Protocol),

@@ -5,15 +5,16 @@ import (
 	"path/filepath"
 )
 
-// maxCompared is the maximum number of checkpoints in one comparison. The limit is low, because each pair of checkpoints is merged.
+// maxCompared is the maximum number of checkpoints in one comparison. The limit is low, because each pair of
+// checkpoints is merged.
 const maxCompared = 16
 
-// SessionCompareRequest requests a comparison of the changes in checkpoints of several sessions, and a test whether these changes can
-// be merged.
+// SessionCompareRequest requests a comparison of the changes in checkpoints of several sessions, and a test whether
+// these changes can be merged.
 type SessionCompareRequest struct {
 	Sides []CompareSide `json:"sides"` // two to 16 checkpoints
-	// Dir is the absolute directory of a mount. Sessions that this host does not have are looked up on the session remote of that
-	// mount. "": no mount.
+	// Dir is the absolute directory of a mount. Sessions that this host does not have are looked up on the session remote
+	// of that mount. "": no mount.
 	Dir string `json:"dir,omitempty"`
 }
 
@@ -44,11 +45,12 @@ type SessionCompareReply struct {
 
 // ComparedSide is one of the compared checkpoints, with its changes.
 type ComparedSide struct {
-	Checkpoint    Checkpoint `json:"checkpoint"`     // compared checkpoint
-	SessionRemote string     `json:"session_remote"` // session remote that the checkpoint was read from, without secrets; "": this host
-	Base          string     `json:"base"`           // base commit of the session; "": the branch was unborn
-	// BaseCheckpoint is the checkpoint that all sides started from, in the form SESSION@ID. If it is set, the changes are relative to
-	// this checkpoint.
+	Checkpoint Checkpoint `json:"checkpoint"` // compared checkpoint
+	// session remote that the checkpoint was read from, without secrets; "": this host
+	SessionRemote string `json:"session_remote"`
+	Base          string `json:"base"` // base commit of the session; "": the branch was unborn
+	// BaseCheckpoint is the checkpoint that all sides started from, in the form SESSION@ID. If it is set, the changes are
+	// relative to this checkpoint.
 	BaseCheckpoint string   `json:"base_checkpoint,omitempty"`
 	Users          []string `json:"users"` // users that worked in the session, in order of appearance
 	ChangeCount
@@ -57,8 +59,9 @@ type ComparedSide struct {
 
 // SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.
 type SharedPath struct {
-	Path    string       `json:"path"`    // path relative to the mount
-	Status  []string     `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
+	Path string `json:"path"` // path relative to the mount
+	// status of the path in each side, as in PathChange; "": the side did not change the path
+	Status  []string     `json:"status"`
 	Verdict Verdict      `json:"verdict"` // worst verdict of all pairs: "same", "clean" or "conflict"
 	Pairs   []SharedPair `json:"pairs"`   // one verdict for each pair of sides that changed the path
 }

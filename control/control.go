@@ -33,16 +33,16 @@ import (
 	"errors"
 )
 
-// Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a field
-// is added. A server refuses requests of older versions, and answers those of newer versions in its own version.
+// Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a
+// field is added. A server refuses requests of older versions, and answers those of newer versions in its own version.
 const Protocol = 6
 
-// Handler carries out requests. Its methods are called concurrently, and must return soon after ctx ends. If a method returns an
-// *Error, or an error that wraps one, that *Error is sent to the caller. For any other error, the text of the error is sent, with
-// the code ExitFailed.
+// Handler carries out requests. Its methods are called concurrently, and must return soon after ctx ends. If a method
+// returns an *Error, or an error that wraps one, that *Error is sent to the caller. For any other error, the text of
+// the error is sent, with the code ExitFailed.
 type Handler interface {
-	// Mount mounts a remote. It returns when the mount has reached the state that MountRequest.Wait names. It calls progress from
-	// one goroutine at a time.
+	// Mount mounts a remote. It returns when the mount has reached the state that MountRequest.Wait names. It calls
+	// progress from one goroutine at a time.
 	Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error)
 	// Unmount unmounts a directory.
 	Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error)
@@ -51,10 +51,11 @@ type Handler interface {
 	// Prefetch requests the given files before all other background requests. If Wait is set, it returns when the files
 	// are fetched.
 	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
-	// Switch changes a working tree to another commit. It changes either nothing, or everything except the paths that the reply
-	// lists as kept.
+	// Switch changes a working tree to another commit. It changes either nothing, or everything except the paths that the
+	// reply lists as kept.
 	Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error)
-	// Trace calls emit with the requests that a mount has answered, until the mount ends. emit blocks until the caller reads.
+	// Trace calls emit with the requests that a mount has answered, until the mount ends. emit blocks until the caller
+	// reads.
 	Trace(ctx context.Context, r TraceRequest, emit func(Trace) error) error
 	// Shutdown unmounts everything. If it succeeds, the server then ends.
 	Shutdown(ctx context.Context) error
@@ -77,7 +78,8 @@ type Lister interface {
 
 // Upgrader is a Handler that another process can replace.
 type Upgrader interface {
-	// Upgrade makes another process take over the mounts, and ends this process. It returns only if the upgrade has failed.
+	// Upgrade makes another process take over the mounts, and ends this process. It returns only if the upgrade has
+	// failed.
 	Upgrade(ctx context.Context, r UpgradeRequest) error
 }
 

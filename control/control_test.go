@@ -52,7 +52,9 @@ func (f *fake) Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, err
 	defer f.mu.Unlock()
 	f.unmounts <- r.Dir
 	if _, ok := f.mounted[r.Dir]; !ok {
-		return UnmountReply{}, fmt.Errorf("wrapped: %w", &Error{Code: ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "nothing is mounted there", Hint: "artifactfs list", Kind: CodeConflict})
+		return UnmountReply{}, fmt.Errorf("wrapped: %w",
+			&Error{Code: ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "nothing is mounted there",
+				Hint: "artifactfs list", Kind: CodeConflict})
 	}
 	delete(f.mounted, r.Dir)
 	return UnmountReply{ID: "m1", Dir: r.Dir}, nil
@@ -112,7 +114,8 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 }
 
 func mountRequest(dir string) MountRequest {
-	return MountRequest{Remote: "/srv/r.git", Dir: dir, MountFetch: MountFetch{History: HistoryNone, Prefetch: PrefetchNone, Wait: WaitTree}}
+	return MountRequest{Remote: "/srv/r.git", Dir: dir,
+		MountFetch: MountFetch{History: HistoryNone, Prefetch: PrefetchNone, Wait: WaitTree}}
 }
 
 func TestEveryFieldCrossesTheSocket(t *testing.T) {
@@ -121,19 +124,24 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	serve(t, socket, f)
 	c := (&Client{socket: socket})
 	want := MountRequest{
-		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", Tenant: "team", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true,
-		MountFetch: MountFetch{History: HistoryFull, Prefetch: PrefetchAll, PrefetchBudget: 1 << 40, Wait: WaitGit, Via: "http://relay:9428", CacheSize: 2, StoreFrom: "/host", Timeout: time.Minute,
+		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", Tenant: "team", ReadOnly: true,
+		Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true,
+		MountFetch: MountFetch{History: HistoryFull, Prefetch: PrefetchAll, PrefetchBudget: 1 << 40, Wait: WaitGit,
+			Via: "http://relay:9428", CacheSize: 2, StoreFrom: "/host", Timeout: time.Minute,
 			Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
-		MountAccess: MountAccess{AllowOther: true, GroupWrite: true, IDMap: true, ACL: true, UID: 1<<32 - 1, GID: 7, Umask: new(uint32)},
+		MountAccess: MountAccess{AllowOther: true, GroupWrite: true, IDMap: true, ACL: true, UID: 1<<32 - 1, GID: 7,
+			Umask: new(uint32)},
 		MountLogin: MountLogin{TokenFile: "/t", Token: "hunter2", SessionToken: "hunter3", SessionTokenFile: "/s",
 			Environment: Environment{"A=1", "B=x\ny=z"}},
 		Follow: true, FollowInterval: time.Second, GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",
 		CreateRemote: []string{"make-it", "arg"},
-		At:           "@~1", Second: "/m/second", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
+		At:           "@~1", Second: "/m/second",
+		SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
 			Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(want)) {
-		if reflect.ValueOf(want).FieldByIndex(f.Index).IsZero() && f.Name != "Device" && f.Name != "ExactOwner" { // these two are not sent
+		// these two are not sent
+		if reflect.ValueOf(want).FieldByIndex(f.Index).IsZero() && f.Name != "Device" && f.Name != "ExactOwner" {
 			t.Fatalf("field %s is not tested", f.Name)
 		}
 	}
@@ -160,7 +168,8 @@ func TestErrorCrossesTheSocketWhole(t *testing.T) {
 	c := (&Client{socket: socket})
 	_, err := c.Unmount(t.Context(), UnmountRequest{Dir: "/nowhere"})
 	var e *Error
-	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list", CodeConflict}) {
+	if !errors.As(err, &e) ||
+		*e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list", CodeConflict}) {
 		t.Errorf("got %#v", err)
 	}
 	_, err = c.Prefetch(t.Context(), PrefetchRequest{Dir: "/m"}, nil)
@@ -189,7 +198,8 @@ func TestProgressComesInOrderAndNeverHoldsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) < 3 || got[0].Message != "no filter here" || got[len(got)-1].Phase != "mount" || got[len(got)-2].Done != 99_999 {
+	if len(got) < 3 || got[0].Message != "no filter here" || got[len(got)-1].Phase != "mount" ||
+		got[len(got)-2].Done != 99_999 {
 		t.Errorf("progress %+v", got)
 	}
 	for i := 2; i < len(got)-1; i++ {
@@ -296,8 +306,9 @@ func TestServerRefusesBadRequests(t *testing.T) {
 		`{"version":6,"op":"mount","args":{"remote":"r","session":"../x"}}`:               `invalid session name`,
 		`{"version":6,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:                  "not valid UTF-8",
 		`{"version":6,"op":"unmount","args":` + strings.Repeat(" ", maxRequest):           "line is longer than",
-		`{"version":6,"op":"status","args":{}}` + "\n" + `{}`:                             "unexpected bytes after the request",
-		`{"version":6,"op":"status","args":{}} {}`:                                        "not a JSON object",
+		`{"version":6,"op":"status","args":{}}` + "\n" +
+			`{}`: "unexpected bytes after the request",
+		`{"version":6,"op":"status","args":{}} {}`: "not a JSON object",
 	} {
 		conn, err := dial(t.Context(), socket)
 		if err != nil {
@@ -339,10 +350,12 @@ func answering(t *testing.T, lines ...string) *Client {
 }
 
 func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
-	for _, line := range []string{`{"version":2,"news":[]}`, `{"version":5,"result":{}}`, `{"version":9,"error":{"cause":"no"}}`} {
+	for _, line := range []string{`{"version":2,"news":[]}`, `{"version":5,"result":{}}`,
+		`{"version":9,"error":{"cause":"no"}}`} {
 		_, err := answering(t, line).Unmount(t.Context(), UnmountRequest{Dir: "/m"})
 		var e *Error
-		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", but this command uses protocol 6") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
+		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", but this command uses protocol 6") ||
+			!strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
 			t.Errorf("%s: got %#v", line, err)
 		}
 	}
@@ -350,38 +363,47 @@ func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
 
 func TestRequestsOfOtherVersions(t *testing.T) {
 	want := UpgradeRequest{"/bin/a"}
-	if a, err := decodeRequest([]byte(`{"version":9,"op":"upgrade","args":{"executable":"/bin/a"}}`)); err != nil || a.args != want || a.version != 6 {
+	if a, err := decodeRequest([]byte(`{"version":9,"op":"upgrade","args":{"executable":"/bin/a"}}`)); err != nil ||
+		a.args != want || a.version != 6 {
 		t.Errorf("upgrade by a later version: read as %+v, %v, want %+v, to be answered in version 6", a, err, want)
 	}
 	a, err := decodeRequest([]byte(`{"version":5,"op":"upgrade","args":{"executable":"/bin/a"}}`))
 	if AsError(err).ErrorCode() != CodeUnsupported || a.version != 5 {
-		t.Errorf("upgrade by an older version: got %v in version %d, want it refused as unsupported, in version 5", err, a.version)
+		t.Errorf("upgrade by an older version: got %v in version %d, want it refused as unsupported, in version 5",
+			err, a.version)
 	}
 }
 
 func TestBrokenRequestsAreAskedAgain(t *testing.T) {
 	const died = ""
-	if s, err := answering(t, died, died, `{"version":6,"result":{"mounts":[]}}`).Status(t.Context()); err != nil || s.Mounts == nil {
+	if s, err := answering(t, died, died, `{"version":6,"result":{"mounts":[]}}`).Status(t.Context()); err != nil ||
+		s.Mounts == nil {
 		t.Errorf("status: %+v, %v", s, err)
 	}
 	var seen []string
-	r, err := answering(t, died, `{"version":6,"result":{"dir":"/m"}}`).Mount(t.Context(), mountRequest("/m"), func(p Progress) { seen = append(seen, p.Phase) })
+	r, err := answering(t, died, `{"version":6,"result":{"dir":"/m"}}`).Mount(t.Context(), mountRequest("/m"),
+		func(p Progress) { seen = append(seen, p.Phase) })
 	if err != nil || r.Dir != "/m" {
 		t.Errorf("mount: %+v, %v", r, err)
 	}
 	notMounted := `{"version":6,"error":{"code":4,"cause":"nothing there"}}`
-	if r, err := answering(t, died, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); err != nil || r.Dir != "/m" {
+	if r, err := answering(t, died, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); err != nil ||
+		r.Dir != "/m" {
 		t.Errorf("unmount that was made: %+v, %v", r, err)
 	}
-	if _, err := answering(t, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); AsError(err).Code != ExitNotMounted {
+	if _, err := answering(t, notMounted).Unmount(t.Context(),
+		UnmountRequest{Dir: "/m"}); AsError(err).Code != ExitNotMounted {
 		t.Errorf("unmount of nothing: %v", err)
 	}
-	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"}, {Dir: "/m", Ref: "HEAD~2", Detach: true}, {Dir: "/m", Ref: "@{-2}"}} {
-		if _, err := answering(t, died, `{"version":6,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err, ErrNoServer) {
+	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"},
+		{Dir: "/m", Ref: "HEAD~2", Detach: true}, {Dir: "/m", Ref: "@{-2}"}} {
+		if _, err := answering(t, died, `{"version":6,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err,
+			ErrNoServer) {
 			t.Errorf("%+v was asked twice: %v", r, err)
 		}
 	}
-	if _, err := answering(t, died, `{"version":6,"result":{}}`).Switch(t.Context(), SwitchRequest{Dir: "/m", Ref: "v1"}, nil); err != nil {
+	if _, err := answering(t, died, `{"version":6,"result":{}}`).Switch(t.Context(), SwitchRequest{Dir: "/m", Ref: "v1"},
+		nil); err != nil {
 		t.Errorf("switch: %v", err)
 	}
 }
@@ -437,8 +459,11 @@ func TestErrorIsOneLine(t *testing.T) {
 
 func TestNamesOfSessions(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"app-1a2b3c4d": true, "a": true, "9.x_Y-": true, "a..b": true, "a.": true, "a.lock": true, "a.lock.b": true, strings.Repeat("n", maxSession): true,
-		"": false, ".": false, "..": false, ".hidden": false, "-x": false, "_x": false, "a/b": false, "a b": false, "ä": false, "a\x00": false,
+		"app-1a2b3c4d": true, "a": true, "9.x_Y-": true, "a..b": true, "a.": true, "a.lock": true, "a.lock.b": true,
+		strings.Repeat("n", maxSession): true,
+		"":                              false, ".": false, "..": false, ".hidden": false, "-x": false, "_x": false,
+		"a/b": false, "a b": false,
+		"ä": false, "a\x00": false,
 		strings.Repeat("n", maxSession+1): false,
 	} {
 		// Names that cannot be in the name of a ref are valid only without checkpoints.
@@ -446,7 +471,9 @@ func TestNamesOfSessions(t *testing.T) {
 		if err := (MountRequest{Session: name}).ValidateSession(); (err == nil) != inRef {
 			t.Errorf("ValidateSession of %q = %v", name, err)
 		}
-		if err := (MountRequest{Session: name, SessionOptions: SessionOptions{Remote: RemoteNone}}).ValidateSession(); (err == nil) != ok {
+		if err :=
+			(MountRequest{Session: name,
+				SessionOptions: SessionOptions{Remote: RemoteNone}}).ValidateSession(); (err == nil) != ok {
 			t.Errorf("ValidateSession of %q without checkpoints = %v", name, err)
 		}
 		if err := ValidSession(name); (err == nil) != ok {
@@ -472,7 +499,8 @@ func TestForkBringsItsToken(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
-	for text, want := range map[string]time.Duration{"off": 0, "idle": 0, "before-risk": 0, "interval=90s": 90 * time.Second} {
+	for text, want := range map[string]time.Duration{"off": 0, "idle": 0, "before-risk": 0,
+		"interval=90s": 90 * time.Second} {
 		if _, every, err := Policy(text).Split(); err != nil || every != want {
 			t.Errorf("policy %s: got interval %v, %v", text, every, err)
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The conversations are kept as bytes: a change of the types must not change them. A line that ends within an object is the
-// beginning of the answer.
+// The conversations are kept as bytes: a change of the types must not change them. A line that ends within an object is
+// the beginning of the answer.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/conversations/*.txt")
 	if err != nil || len(files) == 0 {
@@ -55,7 +55,8 @@ func answerTo(t *testing.T, socket, line string) string {
 func TestClientIsToldWhatAnOlderDaemonIgnored(t *testing.T) {
 	c := answering(t, `{"version":6,"result":{"dir":"/m"},"ignored":["colour"]}`)
 	var said []string
-	if _, err := c.Mount(t.Context(), mountRequest("/m"), func(p Progress) { said = append(said, p.Message) }); err != nil {
+	if _, err := c.Mount(t.Context(), mountRequest("/m"),
+		func(p Progress) { said = append(said, p.Message) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(said) != 1 || !strings.Contains(said[0], "ignored colour") {
@@ -72,17 +73,20 @@ func TestZeroValuesAreTheDefaultsOfTheCommandLine(t *testing.T) {
 		t.Fatalf("mount with the zero value of all settings: %v", err)
 	}
 	got := f.mounted["/m"]
-	if got.History != HistoryBackground || got.Prefetch != PrefetchAuto || got.Wait != WaitTree || int(got.UID) != os.Getuid() || int(got.GID) != os.Getgid() {
+	if got.History != HistoryBackground || got.Prefetch != PrefetchAuto || got.Wait != WaitTree ||
+		int(got.UID) != os.Getuid() || int(got.GID) != os.Getgid() {
 		t.Errorf("mount with the zero value of all settings: the daemon got %+v", got)
 	}
 	for _, l := range []Launch{{}, {State: "state"}} {
 		l, err := l.complete()
-		if err != nil || !filepath.IsAbs(l.State) || l.Socket != DaemonSocket(l.State) || l.LogFile != filepath.Join(l.State, "log", "daemon.log") || l.IdleExit <= 0 {
+		if err != nil || !filepath.IsAbs(l.State) || l.Socket != DaemonSocket(l.State) ||
+			l.LogFile != filepath.Join(l.State, "log", "daemon.log") || l.IdleExit <= 0 {
 			t.Errorf("launch: got %+v, %v, want the paths of a state directory", l, err)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Ensure(t.Context(), Launch{State: t.TempDir()}); AsError(err).ErrorCode() != CodeNotFound || AsError(err).Hint == "" {
+	if _, err := Ensure(t.Context(), Launch{State: t.TempDir()}); AsError(err).ErrorCode() != CodeNotFound ||
+		AsError(err).Hint == "" {
 		t.Errorf("ensure without an artifactfs in $PATH: got %#v, want code %q and a hint", err, CodeNotFound)
 	}
 }

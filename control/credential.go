@@ -5,12 +5,13 @@ import (
 	"path/filepath"
 )
 
-// CredentialRequest sets a new token for the mount at Dir, for all other mounts that use the same login on the same host, and for git
-// commands in these mounts. The token is first tried on the remote. If the remote refuses the token, nothing is changed.
+// CredentialRequest sets a new token for the mount at Dir, for all other mounts that use the same login on the same
+// host, and for git commands in these mounts. The token is first tried on the remote. If the remote refuses the token,
+// nothing is changed.
 type CredentialRequest struct {
 	Dir string `json:"dir"` // absolute directory of the mount, or a directory in it
-	// TokenFile is the absolute path of a file with the token. The file is read again each time the remote refuses the current
-	// token.
+	// TokenFile is the absolute path of a file with the token. The file is read again each time the remote refuses the
+	// current token.
 	TokenFile string `json:"token_file,omitempty"`
 	Session   bool   `json:"session,omitempty"` // true if the token is for the session remote
 

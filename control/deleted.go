@@ -5,8 +5,8 @@ import "time"
 // SessionDeleteRequest requests that a session which is not mounted is deleted.
 type SessionDeleteRequest struct {
 	Of string `json:"of"` // name of the session
-	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the session remote that this
-	// host records for the session.
+	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the session remote
+	// that this host records for the session.
 	Remote   string `json:"remote,omitempty"`
 	TakeOver bool   `json:"take_over,omitempty"` // delete the session even if another machine holds its claim
 }
@@ -20,19 +20,19 @@ type SessionDeleteReply struct {
 	Until   time.Time `json:"until,omitzero"` // time until which the session can be restored
 }
 
-// SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the same name, the session that
-// was deleted last is restored.
+// SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the same name,
+// the session that was deleted last is restored.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"` // name of the session
-	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the session remote that the
-	// trash of this host records for the session.
+	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the session remote
+	// that the trash of this host records for the session.
 	Remote string `json:"remote,omitempty"`
 }
 
 // SessionTrashRequest requests a list of the deleted sessions of the state directory, or of a session remote.
 type SessionTrashRequest struct {
-	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the trash of this state
-	// directory is listed.
+	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the trash of this
+	// state directory is listed.
 	Remote string `json:"remote,omitempty"`
 }
 

@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "write the tables of fields into the pag
 // document is the folder with the pages about the protocol.
 const document = "../doc/internals/protocol"
 
-// structs returns the struct types of this package with their comments, and those of the packages control/profile, fetchmap and readprofile.
+// structs returns the struct types of this package with their comments, and those of the packages control/profile,
+// fetchmap and readprofile.
 func structs(t *testing.T) map[string]*ast.StructType {
 	t.Helper()
 	found := make(map[string]*ast.StructType)
@@ -29,7 +30,8 @@ func structs(t *testing.T) map[string]*ast.StructType {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(names, "profile/profile.go", "../fetch/fetchmap/map.go", "../fetch/readprofile/mounted.go") {
+	for _, name := range append(names, "profile/profile.go", "../fetch/fetchmap/map.go",
+		"../fetch/readprofile/mounted.go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
@@ -76,7 +78,8 @@ func jsonType(e ast.Expr) string {
 		return "any"
 	case *ast.Ident:
 		switch e.Name {
-		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret", "Verdict", "PromoteMethod":
+		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode",
+			"Secret", "Verdict", "PromoteMethod":
 			return "string"
 		case "bool":
 			return "boolean"
@@ -159,8 +162,8 @@ func jsonKeys(all map[string]*ast.StructType, name string) map[string]string {
 // words matches the words of a comment. A word with a dash is matched in parts.
 var words = regexp.MustCompile(`\w+`)
 
-// jsonNames replaces the names of fields in the comment on a field by their keys in JSON. A comment may begin with the name of its field;
-// any other first word is a word of the sentence.
+// jsonNames replaces the names of fields in the comment on a field by their keys in JSON. A comment may begin with the
+// name of its field; any other first word is a word of the sentence.
 func jsonNames(comment, field string, keys map[string]string) string {
 	var b strings.Builder
 	end := 0
@@ -176,7 +179,8 @@ func jsonNames(comment, field string, keys map[string]string) string {
 	return b.String() + comment[end:]
 }
 
-// The tables of fields in doc/internals/protocol are made of the types of this package: go test ./control -run Document -update
+// The tables of fields in doc/internals/protocol are made of the types of this package: go test ./control -run Document
+// -update
 func TestProtocolDocumentHasEveryField(t *testing.T) {
 	all := structs(t)
 	pages, err := filepath.Glob(document + "/*.md")
@@ -211,7 +215,8 @@ func TestProtocolDocumentHasEveryField(t *testing.T) {
 		}
 	}
 	for name, s := range all {
-		embedded := slices.Contains([]string{"wireMount", "wireFork", "wireCredential", "MountFetch", "MountAccess", "MountLogin", "Selection"}, name)
+		embedded := slices.Contains([]string{"wireMount", "wireFork", "wireCredential", "MountFetch", "MountAccess",
+			"MountLogin", "Selection"}, name)
 		for _, f := range s.Fields.List {
 			if f.Tag != nil && strings.Contains(f.Tag.Value, "json:") && !embedded && !slices.Contains(shown, name) {
 				t.Errorf("%s does not show the fields of %s: add a block <!-- fields of %s -->", document, name, name)
@@ -238,7 +243,8 @@ func errorCodes(t *testing.T) (codes []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^\tCode\w+ +ErrorCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\tCode\w+ +ErrorCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source),
+		-1) {
 		codes = append(codes, m[1])
 	}
 	if len(codes) < 10 {

@@ -9,16 +9,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Environment is a list of environment variables, NAME=value. The values may be secrets, so an Environment is not shown when it is
-// printed, marshaled or logged.
+// Environment is a list of environment variables, NAME=value. The values may be secrets, so an Environment is not shown
+// when it is printed, marshaled or logged.
 type Environment []string
 
 func (Environment) String() string               { return "(hidden)" }
 func (Environment) GoString() string             { return "(hidden)" }
 func (Environment) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
-// Encode returns the environment in the format of /proc/PID/environ: each variable followed by a zero byte. It returns nil if there
-// are no variables.
+// Encode returns the environment in the format of /proc/PID/environ: each variable followed by a zero byte. It returns
+// nil if there are no variables.
 func (e Environment) Encode() []byte {
 	var b bytes.Buffer
 	for _, v := range e {
@@ -38,7 +38,8 @@ func DecodeEnvironment(text []byte) Environment {
 	return e
 }
 
-// CallerUmask returns the umask of this process, for MountRequest.Umask. It returns nil if the kernel does not report it.
+// CallerUmask returns the umask of this process, for MountRequest.Umask. It returns nil if the kernel does not report
+// it.
 func CallerUmask() *uint32 {
 	s, err := proc.Self.Status()
 	if err != nil {
@@ -51,8 +52,9 @@ func CallerUmask() *uint32 {
 // exceed its limit.
 const maxEnvironment = 512 << 10
 
-// CallerEnvironment returns the environment of this process, for MountRequest.Environment. It leaves out variables that describe the
-// process itself. Relative paths of programs and files are made absolute, because the daemon has another working directory.
+// CallerEnvironment returns the environment of this process, for MountRequest.Environment. It leaves out variables that
+// describe the process itself. Relative paths of programs and files are made absolute, because the daemon has another
+// working directory.
 func CallerEnvironment() Environment {
 	e := Environment{}
 	size := 0
@@ -62,7 +64,8 @@ func CallerEnvironment() Environment {
 		switch name {
 		case "", "_", "PWD", "OLDPWD", "SHLVL":
 			continue
-		case "GIT_ASKPASS", "SSH_ASKPASS", "GIT_SSH", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CERT", "GIT_SSL_KEY":
+		case "GIT_ASKPASS", "SSH_ASKPASS", "GIT_SSH", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO",
+			"GIT_SSL_CERT", "GIT_SSL_KEY":
 			if dir != "" && strings.Contains(value, "/") && !strings.HasPrefix(value, "/") {
 				v = name + "=" + dir + "/" + value
 			}

@@ -18,7 +18,8 @@ func TestCallerEnvironment(t *testing.T) {
 		t.Errorf("environment encoded and decoded: got %q", []string(DecodeEnvironment(e.Encode())))
 	}
 	for _, v := range e {
-		if name, value, _ := strings.Cut(v, "="); name == "ARTIFACTFS_TOKEN" || name == "TOO_LONG" || name == "GIT_ASKPASS" && !strings.HasPrefix(value, "/") {
+		if name, value, _ := strings.Cut(v, "="); name == "ARTIFACTFS_TOKEN" || name == "TOO_LONG" ||
+			name == "GIT_ASKPASS" && !strings.HasPrefix(value, "/") {
 			t.Errorf("environment has %.40q", v)
 		}
 	}

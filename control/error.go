@@ -23,9 +23,10 @@ const (
 type ErrorCode string
 
 const (
-	CodeFailed      ErrorCode = "failed"       // none of the other codes applies
-	CodeUsage       ErrorCode = "usage"        // the arguments or the request are invalid
-	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses the credentials that were sent
+	CodeFailed ErrorCode = "failed" // none of the other codes applies
+	CodeUsage  ErrorCode = "usage"  // the arguments or the request are invalid
+	// the remote requires credentials, or refuses the credentials that were sent
+	CodeAuth        ErrorCode = "auth"
 	CodeRefused     ErrorCode = "refused"      // the remote denies this user access, or rejects a push
 	CodeNotFound    ErrorCode = "not-found"    // there is no such repository, ref, commit, session, checkpoint or pin
 	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted at the directory, or the session is not mounted
@@ -51,16 +52,16 @@ func (c ErrorCode) Retryable() bool {
 	return false
 }
 
-// Error is a failure in the form that is shown to the user: one line `verb object: cause`, and optionally a hint. It is sent over the
-// socket with all of its fields, so no field may contain a secret.
+// Error is a failure in the form that is shown to the user: one line `verb object: cause`, and optionally a hint. It is
+// sent over the socket with all of its fields, so no field may contain a secret.
 type Error struct {
 	Code   int    `json:"code"`             // exit code of the command line
 	Verb   string `json:"verb,omitempty"`   // operation that failed, such as "mount"
 	Object string `json:"object,omitempty"` // object of the operation, such as a URL or a directory
 	Cause  string `json:"cause"`            // reason of the failure
 	Hint   string `json:"hint,omitempty"`   // advice to the user
-	// Kind classifies the failure. Older daemons leave it empty; the kind of their errors is derived from Code (2: usage, 4:
-	// not-mounted, 5: unsynced, others: failed).
+	// Kind classifies the failure. Older daemons leave it empty; the kind of their errors is derived from Code (2: usage,
+	// 4: not-mounted, 5: unsynced, others: failed).
 	Kind ErrorCode `json:"kind,omitempty"`
 }
 
@@ -73,7 +74,8 @@ func (e *Error) Error() string {
 	return oneLine(what + ": " + e.Cause)
 }
 
-// ErrorCode returns e.Kind. Errors of older daemons have no Kind; for these, ErrorCode derives the result from the exit code.
+// ErrorCode returns e.Kind. Errors of older daemons have no Kind; for these, ErrorCode derives the result from the exit
+// code.
 func (e *Error) ErrorCode() ErrorCode {
 	switch {
 	case e.Kind != "":
@@ -107,8 +109,8 @@ func (e *Error) Report() ErrorReport {
 	return ErrorReport{ReportedError{code, e.Error(), oneLine(e.Hint), code.Retryable()}}
 }
 
-// AsError returns the *Error that err is or wraps. For any other error, it returns an *Error with the text of err and ExitFailed. It
-// returns nil if err is nil.
+// AsError returns the *Error that err is or wraps. For any other error, it returns an *Error with the text of err and
+// ExitFailed. It returns nil if err is nil.
 func AsError(err error) *Error {
 	var e *Error
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A program that imports this package needs the artifactfs program in $PATH and nothing else: the daemon is started if none
-// runs.
+// A program that imports this package needs the artifactfs program in $PATH and nothing else: the daemon is started if
+// none runs.
 func ExampleEnsure() {
 	ctx := context.Background()
 	client, err := control.Ensure(ctx, control.Launch{})
@@ -104,7 +104,8 @@ func ExampleClient_Mounts() {
 func ExampleClient_Prefetch() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.Prefetch(context.Background(), control.PrefetchRequest{Dir: "/srv/app", Paths: []string{"services/api"}, Wait: true}, nil)
+	r, err := client.Prefetch(context.Background(),
+		control.PrefetchRequest{Dir: "/srv/app", Paths: []string{"services/api"}, Wait: true}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -137,7 +138,8 @@ func ExampleClient_Refresh() {
 func ExampleClient_SetCredential() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SetCredential(context.Background(), control.CredentialRequest{Dir: "/srv/app", TokenFile: "/run/secrets/git-token"})
+	r, err := client.SetCredential(context.Background(),
+		control.CredentialRequest{Dir: "/srv/app", TokenFile: "/run/secrets/git-token"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -186,7 +188,8 @@ func ExampleClient_Shutdown() {
 func ExampleClient_Checkpoint() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.Checkpoint(context.Background(), control.CheckpointRequest{Dir: "/srv/app", Message: "before the clean-up", Sync: true}, nil)
+	r, err := client.Checkpoint(context.Background(),
+		control.CheckpointRequest{Dir: "/srv/app", Message: "before the clean-up", Sync: true}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -219,7 +222,8 @@ func ExampleClient_Sessions() {
 func ExampleClient_SessionsOn() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionsOn(context.Background(), control.SessionsOnRequest{SessionRemote: "https://git.example/work.git"})
+	r, err := client.SessionsOn(context.Background(),
+		control.SessionsOnRequest{SessionRemote: "https://git.example/work.git"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -254,7 +258,8 @@ func ExampleClient_SessionShow() {
 func ExampleClient_SessionCompare() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionCompare(context.Background(), control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "try-1"}, {Of: "try-2"}}})
+	r, err := client.SessionCompare(context.Background(),
+		control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "try-1"}, {Of: "try-2"}}})
 	for _, p := range r.Shared {
 		fmt.Println(p.Path, p.Verdict, err)
 	}
@@ -264,7 +269,8 @@ func ExampleClient_SessionCompare() {
 func ExampleSessionPromote() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.SessionPromote(context.Background(), client, control.SessionPromoteRequest{Of: "/srv/app", Branch: "main", Method: control.PromoteSquash})
+	r, err := control.SessionPromote(context.Background(), client,
+		control.SessionPromoteRequest{Of: "/srv/app", Branch: "main", Method: control.PromoteSquash})
 	fmt.Println(r.Total, "commits to", r.Branch, "by", r.Method, err)
 	// Output: 3 commits to main by squash <nil>
 }
@@ -291,7 +297,8 @@ func ExampleClient_SessionDiff() {
 func ExampleClient_Restore() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.Restore(context.Background(), control.RestoreRequest{Dir: "/srv/app", ID: "@~1", Paths: []string{"main.go"}}, nil)
+	r, err := client.Restore(context.Background(),
+		control.RestoreRequest{Dir: "/srv/app", ID: "@~1", Paths: []string{"main.go"}}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -313,7 +320,8 @@ func ExampleClient_Merge() {
 func ExampleClient_Fork() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.Fork(context.Background(), control.ForkRequest{Of: "fix-login", ID: "@", Mount: control.MountRequest{Dir: "/srv/try", Session: "try"}}, nil)
+	r, err := client.Fork(context.Background(), control.ForkRequest{Of: "fix-login", ID: "@",
+		Mount: control.MountRequest{Dir: "/srv/try", Session: "try"}}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -324,7 +332,8 @@ func ExampleClient_Fork() {
 func ExampleClient_SessionSet() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionSet(context.Background(), control.SessionSetRequest{Of: "fix-login", State: "closed", Reason: "merged"})
+	r, err := client.SessionSet(context.Background(),
+		control.SessionSetRequest{Of: "fix-login", State: "closed", Reason: "merged"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -335,7 +344,8 @@ func ExampleClient_SessionSet() {
 func ExampleClient_SessionNote() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionNote(context.Background(), control.SessionNoteRequest{Dir: "/srv/app", JSON: json.RawMessage(`{"task":"fix login"}`)})
+	r, err := client.SessionNote(context.Background(),
+		control.SessionNoteRequest{Dir: "/srv/app", JSON: json.RawMessage(`{"task":"fix login"}`)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -357,7 +367,8 @@ func ExampleClient_SessionTranscript() {
 func ExampleClient_SessionErase() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionErase(context.Background(), control.SessionEraseRequest{Of: "fix-login", Records: []string{"01M80Q4Z50EZKC5YR3HTMPRYYQ"}})
+	r, err := client.SessionErase(context.Background(),
+		control.SessionEraseRequest{Of: "fix-login", Records: []string{"01M80Q4Z50EZKC5YR3HTMPRYYQ"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -379,7 +390,8 @@ func ExampleClient_SessionFacts() {
 func ExampleClient_SessionRecord() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionRecord(context.Background(), control.SessionRecordRequest{Dir: "/srv/app", Lines: []string{`{"role":"user","text":"fix the login"}`}})
+	r, err := client.SessionRecord(context.Background(),
+		control.SessionRecordRequest{Dir: "/srv/app", Lines: []string{`{"role":"user","text":"fix the login"}`}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -446,7 +458,8 @@ func ExampleClient_SessionApprovals() {
 func ExampleClient_SessionPolicy() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionPolicy(context.Background(), control.SessionPolicyRequest{Remote: "https://git.example.org/app.git"})
+	r, err := client.SessionPolicy(context.Background(),
+		control.SessionPolicyRequest{Remote: "https://git.example.org/app.git"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -457,8 +470,9 @@ func ExampleClient_SessionPolicy() {
 func ExampleClient_SessionAnnotate() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := client.SessionAnnotate(context.Background(), control.SessionAnnotateRequest{Of: "fix-login", Op: control.AnnotateOpen,
-		Path: "main.go", Line: 12, Text: "is this loop needed?", Actor: "alice"})
+	r, err := client.SessionAnnotate(context.Background(),
+		control.SessionAnnotateRequest{Of: "fix-login", Op: control.AnnotateOpen,
+			Path: "main.go", Line: 12, Text: "is this loop needed?", Actor: "alice"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -493,7 +507,8 @@ func ExampleClient_SessionGC() {
 func ExampleCacheClient_Get() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.NewCacheClient(client).Get(context.Background(), control.CacheGetRequest{Of: "fix-login", Key: "test/1"})
+	r, err := control.NewCacheClient(client).Get(context.Background(),
+		control.CacheGetRequest{Of: "fix-login", Key: "test/1"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -504,7 +519,8 @@ func ExampleCacheClient_Get() {
 func ExampleCacheClient_Put() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.NewCacheClient(client).Put(context.Background(), control.CachePutRequest{Of: "fix-login", Key: "test/1", Value: []byte("ok\n"), Expect: "none"})
+	r, err := control.NewCacheClient(client).Put(context.Background(),
+		control.CachePutRequest{Of: "fix-login", Key: "test/1", Value: []byte("ok\n"), Expect: "none"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -515,7 +531,8 @@ func ExampleCacheClient_Put() {
 func ExampleCacheClient_Delete() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.NewCacheClient(client).Delete(context.Background(), control.CacheDeleteRequest{Of: "fix-login", Key: "test/1"})
+	r, err := control.NewCacheClient(client).Delete(context.Background(),
+		control.CacheDeleteRequest{Of: "fix-login", Key: "test/1"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -526,7 +543,8 @@ func ExampleCacheClient_Delete() {
 func ExampleCacheClient_Keys() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.NewCacheClient(client).Keys(context.Background(), control.CacheKeysRequest{SessionRemote: "/srv/work.git", Prefix: "test/"})
+	r, err := control.NewCacheClient(client).Keys(context.Background(),
+		control.CacheKeysRequest{SessionRemote: "/srv/work.git", Prefix: "test/"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -537,7 +555,8 @@ func ExampleCacheClient_Keys() {
 func ExampleCacheClient_GC() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.NewCacheClient(client).GC(context.Background(), control.CacheGCRequest{Of: "fix-login", MaxSize: 1 << 30})
+	r, err := control.NewCacheClient(client).GC(context.Background(),
+		control.CacheGCRequest{Of: "fix-login", MaxSize: 1 << 30})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -548,8 +567,9 @@ func ExampleCacheClient_GC() {
 func ExampleSessionLocks() {
 	client, end := fakeDaemon()
 	defer end()
-	r, err := control.SessionLocks(context.Background(), client, control.SessionLocksRequest{Of: "fix-login", Op: control.LockAcquire,
-		Patterns: []string{"src/login.c"}, Reason: "new login"})
+	r, err := control.SessionLocks(context.Background(), client,
+		control.SessionLocksRequest{Of: "fix-login", Op: control.LockAcquire,
+			Patterns: []string{"src/login.c"}, Reason: "new login"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -40,10 +40,12 @@ var (
 )
 
 var (
-	checkpoint = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
-	before     = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
-	changes    = []control.PathChange{{Path: "main.go", Status: "M"}}
-	theMount   = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
+	checkpoint = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login",
+		Message: "before the clean-up", Synced: true}
+	before   = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
+	changes  = []control.PathChange{{Path: "main.go", Status: "M"}}
+	theMount = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted,
+		Session: control.SessionStatus{Name: "fix-login"}}
 )
 
 type report = func(control.Progress)
@@ -54,7 +56,8 @@ func (daemon) Mount(_ context.Context, r control.MountRequest, _ report) (contro
 
 func (daemon) Unmount(_ context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if r.Dir != theMount.Dir {
-		return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: "unmount", Object: r.Dir,
+		return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted,
+			Verb: "unmount", Object: r.Dir,
 			Cause: "nothing is mounted there", Hint: "run artifactfs list to see the mounted directories"}
 	}
 	return control.UnmountReply{Dir: r.Dir, Session: "fix-login"}, nil
@@ -111,8 +114,9 @@ func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.
 }
 
 func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
-	return control.SessionCompareReply{Shared: []control.SharedPath{{Path: "main.c", Status: []string{"M", "M"}, Verdict: control.VerdictConflict,
-		Pairs: []control.SharedPair{{A: 0, B: 1, Verdict: control.VerdictConflict}}}}}, nil
+	return control.SessionCompareReply{Shared: []control.SharedPath{{Path: "main.c", Status: []string{"M", "M"},
+		Verdict: control.VerdictConflict,
+		Pairs:   []control.SharedPair{{A: 0, B: 1, Verdict: control.VerdictConflict}}}}}, nil
 }
 
 func (daemon) SessionPromote(_ context.Context, r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
@@ -148,7 +152,8 @@ func (daemon) SessionRecord(_ context.Context, r control.SessionRecordRequest) (
 	return control.SessionRecordReply{Ref: "refs/afs/transcript/fix-login", Lines: int64(len(r.Lines))}, nil
 }
 
-func (daemon) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+func (daemon) SessionTranscript(_ context.Context,
+	r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	return control.SessionTranscriptReply{Session: r.Of}, nil
 }
 
@@ -165,7 +170,8 @@ func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (cont
 }
 
 func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
-	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true, Mounts: []string{r.Dir}}, nil
+	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true,
+		Mounts: []string{r.Dir}}, nil
 }
 
 func (daemon) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
@@ -176,17 +182,22 @@ func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteReques
 	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 12}, nil
 }
 
-func (daemon) SessionAnnotate(_ context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+func (daemon) SessionAnnotate(_ context.Context,
+	r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
 	const id = "01M80Q5KQ2X1JX7V3S2R3N4T5W"
-	return control.SessionAnnotateReply{Session: "fix-login", ID: id, Thread: control.AnnotationThread{ID: id, State: "open",
-		On:          control.AnnotationPlace{Checkpoint: checkpoint.ID, Path: r.Path, Line: r.Line, End: r.Line},
-		Annotations: []control.Annotation{{ID: id, Actor: r.Actor, Op: r.Op, Text: r.Text}}}}, nil
+	return control.SessionAnnotateReply{Session: "fix-login", ID: id,
+		Thread: control.AnnotationThread{ID: id, State: "open",
+			On:          control.AnnotationPlace{Checkpoint: checkpoint.ID, Path: r.Path, Line: r.Line, End: r.Line},
+			Annotations: []control.Annotation{{ID: id, Actor: r.Actor, Op: r.Op, Text: r.Text}}}}, nil
 }
 
-func (d daemon) SessionAnnotations(ctx context.Context, _ control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
-	a, err := d.SessionAnnotate(ctx, control.SessionAnnotateRequest{Op: control.AnnotateOpen, Path: "main.go", Line: 12, Text: "is this loop needed?"})
+func (d daemon) SessionAnnotations(ctx context.Context,
+	_ control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+	a, err := d.SessionAnnotate(ctx, control.SessionAnnotateRequest{Op: control.AnnotateOpen, Path: "main.go", Line: 12,
+		Text: "is this loop needed?"})
 	a.Thread.Now = &control.AnnotationPlace{State: "moved", Path: "main.go", Line: 14, End: 14}
-	return control.SessionAnnotationsReply{Session: "fix-login", Checkpoint: checkpoint.ID, Threads: []control.AnnotationThread{a.Thread}}, err
+	return control.SessionAnnotationsReply{Session: "fix-login", Checkpoint: checkpoint.ID,
+		Threads: []control.AnnotationThread{a.Thread}}, err
 }
 
 func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {
@@ -194,12 +205,15 @@ func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (contro
 }
 
 func (daemon) SessionApprove(_ context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
-	return control.SessionApproveReply{Approval: control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: r.Of, Action: r.Action, Status: "open",
+	return control.SessionApproveReply{Approval: control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: r.Of,
+		Action: r.Action, Status: "open",
 		Missing: "1 more approval"}}, nil
 }
 
-func (daemon) SessionApprovals(_ context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
-	return control.SessionApprovalsReply{Session: r.Of, Approvals: []control.Approval{{Action: "merge", Branch: "main", Status: "granted"}}}, nil
+func (daemon) SessionApprovals(_ context.Context,
+	r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+	return control.SessionApprovalsReply{Session: r.Of,
+		Approvals: []control.Approval{{Action: "merge", Branch: "main", Status: "granted"}}}, nil
 }
 
 func (daemon) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
@@ -208,7 +222,8 @@ func (daemon) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (
 
 func (daemon) SessionLocks(_ context.Context, r control.SessionLocksRequest) (control.SessionLocksReply, error) {
 	l := control.SessionLock{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: r.Of, Pattern: r.Patterns[0], Mine: true}
-	return control.SessionLocksReply{Session: r.Of, Mode: "refuse", Locks: []control.SessionLock{l}, Done: []control.SessionLock{l}}, nil
+	return control.SessionLocksReply{Session: r.Of, Mode: "refuse", Locks: []control.SessionLock{l},
+		Done: []control.SessionLock{l}}, nil
 }
 
 // entry is the cache entry of the examples.

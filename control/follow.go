@@ -12,7 +12,8 @@ type Refresher interface {
 	Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error)
 }
 
-// RefreshRequest requests that the mounted branch is fetched from the remote. A mount that follows the branch moves to the new commit.
+// RefreshRequest requests that the mounted branch is fetched from the remote. A mount that follows the branch moves to
+// the new commit.
 type RefreshRequest struct {
 	Dir string `json:"dir"` // absolute directory of the mount
 }
@@ -30,8 +31,8 @@ type RefreshReply struct {
 	Moved    bool   `json:"moved"`          // true if the mount was moved to the new commit
 	Paths    int64  `json:"paths"`          // number of changed paths
 	Why      string `json:"why,omitempty"`  // reason why a mount that follows the branch was not moved
-	// Behind is the number of commits that are reachable from the branch on the remote and not from HEAD; missing: the history is
-	// not on this host.
+	// Behind is the number of commits that are reachable from the branch on the remote and not from HEAD; missing: the
+	// history is not on this host.
 	Behind *int64 `json:"behind,omitempty"`
 	// Ahead is the number of commits that are reachable from HEAD and not from the branch on the remote; missing: the
 	// history is not on this host.
@@ -52,10 +53,11 @@ type FollowStatus struct {
 
 // RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.
 type RefusedObject struct {
-	Object string     `json:"object,omitempty"` // id of the object; missing: the answers for the history were invalid
-	Path   string     `json:"path,omitempty"`   // path of a file with these contents
-	Cause  string     `json:"cause"`            // error of the last attempt to fetch the object
-	Next   *time.Time `json:"next,omitempty"`   // time of the next attempt; missing: the next prefetch or new mount tries again
+	Object string `json:"object,omitempty"` // id of the object; missing: the answers for the history were invalid
+	Path   string `json:"path,omitempty"`   // path of a file with these contents
+	Cause  string `json:"cause"`            // error of the last attempt to fetch the object
+	// time of the next attempt; missing: the next prefetch or new mount tries again
+	Next *time.Time `json:"next,omitempty"`
 }
 
 // validate returns an error if the directory is not absolute.

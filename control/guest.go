@@ -19,10 +19,10 @@ import (
 )
 
 // A guest is a program that sees one mount and nothing else of the host, such as a program in a container. Guests use a
-// socket in the git directory that is visible in the mount. The socket has the same protocol as the daemon's socket, but only
-// requests for the session of that mount are permitted. Every request applies to this mount, whatever directory it names. A
-// reply contains no paths of the host. Guests are not trusted: the kernel lets only root and the owner of the git directory
-// connect, and the number of connections and the size of a request are limited.
+// socket in the git directory that is visible in the mount. The socket has the same protocol as the daemon's socket,
+// but only requests for the session of that mount are permitted. Every request applies to this mount, whatever
+// directory it names. A reply contains no paths of the host. Guests are not trusted: the kernel lets only root and the
+// owner of the git directory connect, and the number of connections and the size of a request are limited.
 const (
 	guestSocket = "artifactfs-control"
 	maxGuests   = 16          // maximum number of simultaneous connections to one mount
@@ -30,8 +30,10 @@ const (
 )
 
 // guestOps are the operations that guests may request.
-var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
-	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove, opSessionApprovals,
+var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow,
+	opSessionDiff, opRestore,
+	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove,
+	opSessionApprovals,
 	opSessionAnnotate, opSessionAnnotations, opSessionLocks}
 
 // Guests is the server for the guests of one mount.
@@ -41,8 +43,9 @@ type Guests struct {
 	ended  sync.WaitGroup     // waits for the goroutine of the server
 }
 
-// ServeGuests starts a server that answers requests of the guests of the mount at dir until Close is called. gitDir is the git
-// directory of the mount. The handler h carries out the requests. If h also serves other mounts, guests cannot access those mounts.
+// ServeGuests starts a server that answers requests of the guests of the mount at dir until Close is called. gitDir is
+// the git directory of the mount. The handler h carries out the requests. If h also serves other mounts, guests cannot
+// access those mounts.
 func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log *zap.Logger) (*Guests, error) {
 	l, err := gitsocket.Listen(gitDir, guestSocket, o)
 	if err != nil {
@@ -74,7 +77,8 @@ type guests struct {
 // mount. It returns an error if guests may not send this request.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
-		Cause: "a request from inside a mount can only name the mount's own session", Hint: "run the command outside the container"}
+		Cause: "a request from inside a mount can only name the mount's own session",
+		Hint:  "run the command outside the container"}
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
@@ -153,12 +157,13 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	return called, nil
 }
 
-// leads reports whether the arguments of a guest's request refer to something outside of the mount: another session, a path
-// outside of the mount, or a session remote. A session remote is refused because the daemon would open it with the
+// leads reports whether the arguments of a guest's request refer to something outside of the mount: another session, a
+// path outside of the mount, or a session remote. A session remote is refused because the daemon would open it with the
 // permissions of the host's user.
 func leads(args any) bool {
 	outside := func(paths []string) bool {
-		return slices.ContainsFunc(paths, func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
+		return slices.ContainsFunc(paths,
+			func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
 	}
 	switch r := args.(type) {
 	case PrefetchRequest:
@@ -184,7 +189,8 @@ func leads(args any) bool {
 	case SessionApprovalsRequest:
 		return r.SessionRemote != "" || r.To != ""
 	case SessionCompareRequest:
-		return slices.ContainsFunc(r.Sides, func(s CompareSide) bool { return s.SessionRemote != "" || !filepath.IsAbs(s.Of) })
+		return slices.ContainsFunc(r.Sides,
+			func(s CompareSide) bool { return s.SessionRemote != "" || !filepath.IsAbs(s.Of) })
 	}
 	return false
 }
@@ -198,7 +204,8 @@ func (g *guests) withoutHost(called string, result any) any {
 		// Drop all other mounts from the result, so that it contains only the mount of the guest.
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
-				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
+				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote),
+					ofGuest(m.Session)
 				mounts = append(mounts, m)
 			}
 		}
@@ -214,7 +221,8 @@ func (g *guests) withoutHost(called string, result any) any {
 	case SessionInfo:
 		return infoOfGuest(r)
 	case SessionShowReply: // remove both commands, because a guest cannot run them
-		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
+		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote),
+			notPath(r.Link), "", ""
 		return r
 	case SessionCompareReply:
 		r.Remote = notPath(r.Remote)
@@ -245,10 +253,11 @@ func ofGuest(s SessionStatus) SessionStatus {
 	return s
 }
 
-// infoOfGuest returns the description of a session in the form that a guest may see, without directories and paths of the
-// host.
+// infoOfGuest returns the description of a session in the form that a guest may see, without directories and paths of
+// the host.
 func infoOfGuest(s SessionInfo) SessionInfo {
-	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote), ofGuest(s.SessionStatus)
+	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote),
+		ofGuest(s.SessionStatus)
 	s.History = slices.Clone(s.History)
 	for i := range s.History { // remove the directory from "mounted at DIR"
 		s.History[i].Reason, _, _ = strings.Cut(s.History[i].Reason, " at /")
@@ -285,8 +294,8 @@ func (g *guests) full(out *sender) {
 	out.conn.Close()
 }
 
-// work checks and changes a guest's request with the method enter, carries it out with the function do, and removes information
-// about the host from the result with the method leave.
+// work checks and changes a guest's request with the method enter, carries it out with the function do, and removes
+// information about the host from the result with the method leave.
 func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	called, err := g.enter(&a)
 	if err != nil {
@@ -299,8 +308,8 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	return g.withoutHost(called, result), nil
 }
 
-// GuestDir returns the root of the mount that contains dir. ok is false if neither dir nor a directory above it contains a
-// socket for guests. GuestDir only checks whether the socket exists, and does not connect to it.
+// GuestDir returns the root of the mount that contains dir. ok is false if neither dir nor a directory above it
+// contains a socket for guests. GuestDir only checks whether the socket exists, and does not connect to it.
 func GuestDir(dir string) (root string, ok bool) {
 	// The loop ends at the root directory, which is its own parent.
 	for {
@@ -339,8 +348,8 @@ func dialGuest(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// named sets the directory of the mount in a reply to a guest to root. The server leaves the directory out of the reply, because
-// it is a path of the host.
+// named sets the directory of the mount in a reply to a guest to root. The server leaves the directory out of the
+// reply, because it is a path of the host.
 func named(root string, reply any) {
 	switch r := reply.(type) {
 	case *Status:

@@ -25,7 +25,8 @@ type hostOf struct {
 type unasked interface{ Sessions }
 
 func (h hostOf) Status(context.Context) (Status, error) {
-	return Status{Mounts: []MountStatus{{Dir: "/srv/other", PID: 1}, {Dir: "/srv/app", PID: 2, Session: SessionStatus{Name: "s", SessionRemote: "/var/lib/s.git"}}},
+	return Status{Mounts: []MountStatus{{Dir: "/srv/other", PID: 1},
+		{Dir: "/srv/app", PID: 2, Session: SessionStatus{Name: "s", SessionRemote: "/var/lib/s.git"}}},
 		Daemon: DaemonStatus{PID: 7}}, nil
 }
 
@@ -36,10 +37,12 @@ func (h hostOf) SessionLog(_ context.Context, r SessionLogRequest) (SessionLogRe
 
 func (h hostOf) Restore(_ context.Context, r RestoreRequest, _ func(Progress)) (RestoreReply, error) {
 	h.asked <- r
-	return RestoreReply{}, &Error{Code: ExitNotMounted, Kind: CodeNotFound, Verb: "restore", Object: r.Dir, Cause: "no checkpoint in " + r.Dir + "/x"}
+	return RestoreReply{}, &Error{Code: ExitNotMounted, Kind: CodeNotFound, Verb: "restore", Object: r.Dir,
+		Cause: "no checkpoint in " + r.Dir + "/x"}
 }
 
-// newGuest serves the guests of a mount, and returns a client inside of the mount, and the root of the mount as the client sees it.
+// newGuest serves the guests of a mount, and returns a client inside of the mount, and the root of the mount as the
+// client sees it.
 func newGuest(t *testing.T) (c *Client, root string, asked chan any) {
 	t.Helper()
 	root = t.TempDir()
@@ -69,7 +72,8 @@ func newGuest(t *testing.T) (c *Client, root string, asked chan any) {
 func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 	c, root, asked := newGuest(t)
 	s, err := c.Status(t.Context())
-	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Dir != root || s.Mounts[0].PID != 0 || s.Mounts[0].Session.SessionRemote != "" || s.Daemon.PID != 0 {
+	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Dir != root || s.Mounts[0].PID != 0 ||
+		s.Mounts[0].Session.SessionRemote != "" || s.Daemon.PID != 0 {
 		t.Errorf("status: got %+v, %v, want the guest's mount without anything of the host", s, err)
 	}
 	if _, err := c.SessionLog(t.Context(), SessionLogRequest{Of: "another-session"}); err != nil {
@@ -82,7 +86,8 @@ func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 	if r := await(t, asked).(RestoreRequest); r.Dir != "/srv/app" {
 		t.Errorf("restore: the daemon was asked for %q, want /srv/app", r.Dir)
 	}
-	if e := AsError(err); e.ErrorCode() != CodeNotFound || strings.Contains(e.Error(), "/srv/app") || !strings.Contains(e.Cause, root+"/x") {
+	if e := AsError(err); e.ErrorCode() != CodeNotFound || strings.Contains(e.Error(), "/srv/app") ||
+		!strings.Contains(e.Cause, root+"/x") {
 		t.Errorf("restore that fails: got %v, want the guest's name of the mount", err)
 	}
 	for name, refused := range map[string]func() error{
@@ -110,7 +115,8 @@ func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 			return err
 		},
 		"request-elsewhere": func() error {
-			_, err := c.SessionApprove(t.Context(), SessionApproveRequest{Of: "s", Op: ApproveRequest, Action: ApprovePromote, To: "/other.git"})
+			_, err := c.SessionApprove(t.Context(), SessionApproveRequest{Of: "s", Op: ApproveRequest, Action: ApprovePromote,
+				To: "/other.git"})
 			return err
 		},
 		"approvals-elsewhere": func() error {
@@ -142,7 +148,8 @@ func TestGuestsAreLimited(t *testing.T) {
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	fmt.Fprintf(dial(), `{"version":6,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest)) // further bytes are not read
+	// further bytes are not read
+	fmt.Fprintf(dial(), `{"version":6,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest))
 	var idle []net.Conn
 	for range maxGuests {
 		idle = append(idle, dial())

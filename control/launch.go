@@ -22,8 +22,8 @@ const (
 	defaultIdleExit   = 5 * time.Minute
 )
 
-// Launch identifies a daemon and states how to start it. The zero value stands for the daemon that the command line uses: the
-// daemon of the default state directory, started by the artifactfs in $PATH.
+// Launch identifies a daemon and states how to start it. The zero value stands for the daemon that the command line
+// uses: the daemon of the default state directory, started by the artifactfs in $PATH.
 type Launch struct {
 	State      string        // state directory; "": the default of StateDir
 	Socket     string        // path of the socket; "": DaemonSocket of the state directory
@@ -34,8 +34,9 @@ type Launch struct {
 	LogFormat  string        // log format: "console" or "json"; "": the default of the daemon
 }
 
-// Ensure returns a Client of a daemon. If the daemon does not answer, Ensure starts it. If several processes call Ensure at the same
-// time, one of them starts the daemon and the others wait. The daemon continues to run when the caller ends.
+// Ensure returns a Client of a daemon. If the daemon does not answer, Ensure starts it. If several processes call
+// Ensure at the same time, one of them starts the daemon and the others wait. The daemon continues to run when the
+// caller ends.
 func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	l, err := l.complete()
 	if err != nil {
@@ -58,7 +59,8 @@ func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	return l.start(ctx)
 }
 
-// complete returns l with defaults for empty fields. It makes all paths absolute, because the daemon has another working directory.
+// complete returns l with defaults for empty fields. It makes all paths absolute, because the daemon has another
+// working directory.
 func (l Launch) complete() (Launch, error) {
 	state, err := StateDir(l.State)
 	if err != nil {
@@ -78,7 +80,8 @@ func (l Launch) complete() (Launch, error) {
 
 // arguments returns the command-line arguments of the daemon.
 func (l Launch) arguments() []string {
-	args := []string{"daemon", "--state", l.State, "--socket", l.Socket, "--idle-exit", l.IdleExit.String(), "--log-file", l.LogFile}
+	args := []string{"daemon", "--state", l.State, "--socket", l.Socket, "--idle-exit", l.IdleExit.String(),
+		"--log-file", l.LogFile}
 	if l.LogFormat != "" {
 		args = append(args, "--log-format", l.LogFormat)
 	}

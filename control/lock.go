@@ -19,15 +19,17 @@ const (
 
 // SessionLocksRequest requests the list of locks on a session remote, and may change locks before.
 type SessionLocksRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session; "": none, with SessionRemote
+	// directory of a mount, or name of a session; "": none, with SessionRemote
+	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the locks; "": the one of the session
 	Op            string `json:"op"`                       // "list", "lock" or "unlock"
 	// Patterns are the paths or globs to lock or unlock, relative to the root of the mount; to unlock, also ids of locks.
-	Patterns []string      `json:"patterns,omitempty"`
-	TTL      time.Duration `json:"ttl_ns,omitempty"` // duration of the locks, which a mount of the session renews; 0: one hour
-	Reason   string        `json:"reason,omitempty"` // reason why the paths are locked or unlocked
-	Force    bool          `json:"force,omitempty"`  // unlock also locks of other sessions; needs a reason
-	Actor    string        `json:"actor,omitempty"`  // user of the command; "": the user of the daemon
+	Patterns []string `json:"patterns,omitempty"`
+	// duration of the locks, which a mount of the session renews; 0: one hour
+	TTL    time.Duration `json:"ttl_ns,omitempty"`
+	Reason string        `json:"reason,omitempty"` // reason why the paths are locked or unlocked
+	Force  bool          `json:"force,omitempty"`  // unlock also locks of other sessions; needs a reason
+	Actor  string        `json:"actor,omitempty"`  // user of the command; "": the user of the daemon
 }
 
 // SessionLocksReply is the output of `session lock --json`, `session unlock --json` and `session locks --json`.

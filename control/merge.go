@@ -4,11 +4,13 @@ import "context"
 
 // MergeRequest requests that the changes of another session are merged into the mount at Dir.
 type MergeRequest struct {
-	Dir           string `json:"dir"`                      // absolute directory of the mount
-	Of            string `json:"of"`                       // other session: directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the other session; "": the session is on this host
-	ID            string `json:"id"`                       // checkpoint of the other session; "": the newest
-	Nonce         string `json:"nonce,omitempty"`          // random text that is the same if the request is repeated; "": it is not repeated
+	Dir string `json:"dir"` // absolute directory of the mount
+	Of  string `json:"of"`  // other session: directory of a mount, or name of a session
+	// session remote that has the other session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	ID            string `json:"id"` // checkpoint of the other session; "": the newest
+	// random text that is the same if the request is repeated; "": it is not repeated
+	Nonce string `json:"nonce,omitempty"`
 }
 
 // MergeReply is the output of `session merge --json`.
@@ -16,13 +18,14 @@ type MergeReply struct {
 	Dir    string     `json:"dir"`    // absolute directory of the mount
 	Theirs Checkpoint `json:"theirs"` // checkpoint that was merged
 	Base   string     `json:"base"`   // tree of the state from which both sessions started
-	// Before is a checkpoint that was made before the merge. Restoring this checkpoint undoes the merge. null: there was nothing to
-	// merge.
+	// Before is a checkpoint that was made before the merge. Restoring this checkpoint undoes the merge. null: there was
+	// nothing to merge.
 	Before    *Checkpoint  `json:"before"`
 	Changes   []PathChange `json:"changes"`   // changes of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge
-	Kept      []string     `json:"kept"`      // paths that were left unchanged, because other processes changed them during the merge
-	Messages  []string     `json:"messages"`  // messages of git
+	// paths that were left unchanged, because other processes changed them during the merge
+	Kept     []string `json:"kept"`
+	Messages []string `json:"messages"` // messages of git
 }
 
 // validate returns an error if the session, the session remote or the directory is invalid.

@@ -8,9 +8,10 @@ type PrefetchRequest struct {
 	Dir   string   `json:"dir"`   // absolute directory of the mount
 	Paths []string `json:"paths"` // paths, directories or glob patterns, relative to the mount; none: everything
 	Wait  bool     `json:"wait"`  // send the reply after all matching contents were fetched; false: at once
-	// Commits selects versions of files that are fetched into git's object store instead, for programs that read the store without
-	// using a promisor remote. An element is either a commit, which selects all of its files, or a range A..B, which selects the old
-	// and new versions of the files that the commits of the range changed. The reply is sent after these versions were fetched.
+	// Commits selects versions of files that are fetched into git's object store instead, for programs that read the store
+	// without using a promisor remote. An element is either a commit, which selects all of its files, or a range A..B,
+	// which selects the old and new versions of the files that the commits of the range changed. The reply is sent after
+	// these versions were fetched.
 	Commits []string `json:"commits,omitempty"`
 }
 

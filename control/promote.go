@@ -19,21 +19,25 @@ const (
 	PromoteNone PromoteMethod = "none"
 )
 
-// SessionPromoteRequest requests that the commits of a session are pushed to a branch of a repository, by default to the mounted branch
-// of the mounted remote.
+// SessionPromoteRequest requests that the commits of a session are pushed to a branch of a repository, by default to
+// the mounted branch of the mounted remote.
 type SessionPromoteRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
-	// ID names a checkpoint, whose HEAD is promoted. "": the present HEAD; in this case, changes that are not committed are an error.
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	// ID names a checkpoint, whose HEAD is promoted. "": the present HEAD; in this case, changes that are not committed
+	// are an error.
 	ID     string `json:"id"`
 	To     string `json:"to,omitempty"`     // URL or absolute path of the repository; "": the mounted remote
 	Branch string `json:"branch,omitempty"` // short name of the branch; "": the mounted branch
-	// PullRequest pushes to the branch PullBranch, which is created from Branch if it does not exist. The caller then opens a pull
-	// request of PullBranch.
-	PullRequest bool          `json:"pull_request,omitempty"`
-	PullBranch  string        `json:"pull_branch,omitempty"` // short name of the branch of the pull request; "": "afs/SESSION"
-	Method      PromoteMethod `json:"method,omitempty"`      // "ff", "squash" or "merge"; "": "ff"
-	Message     string        `json:"message,omitempty"`     // message of the new commit of "squash" and "merge"; "": a list of the commits
+	// PullRequest pushes to the branch PullBranch, which is created from Branch if it does not exist. The caller then
+	// opens a pull request of PullBranch.
+	PullRequest bool `json:"pull_request,omitempty"`
+	// short name of the branch of the pull request; "": "afs/SESSION"
+	PullBranch string        `json:"pull_branch,omitempty"`
+	Method     PromoteMethod `json:"method,omitempty"` // "ff", "squash" or "merge"; "": "ff"
+	// message of the new commit of "squash" and "merge"; "": a list of the commits
+	Message string `json:"message,omitempty"`
 	// Identity contains those variables of the caller's environment, as NAME=VALUE, from which git determines the
 	// author, the committer and the signature of a commit. For missing variables, the settings of the mount apply.
 	Identity []string `json:"identity,omitempty"`
@@ -68,9 +72,10 @@ type SessionPromoteReply struct {
 
 // SessionSummaryRequest requests a summary of the changes of a session.
 type SessionSummaryRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
-	ID            string `json:"id"`                       // checkpoint; "": the present state
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	ID            string `json:"id"` // checkpoint; "": the present state
 	// Since is a checkpoint or a commit of the session: only the changes after it are summarised. "": the commit of the
 	// mounted remote on which the session's commits are based.
 	Since string `json:"since,omitempty"`
@@ -80,24 +85,27 @@ type SessionSummaryRequest struct {
 
 // SessionSummaryReply is the output of `session summary --json`. All lists are limited; the totals count everything.
 type SessionSummaryReply struct {
-	Session      string          `json:"session"`             // name of the session
-	Checkpoint   string          `json:"checkpoint"`          // checkpoint that was summarised; "": the session has none
-	Head         string          `json:"head"`                // commit of HEAD in that checkpoint; "": the branch was unborn
-	Base         string          `json:"base"`                // commit or checkpoint with which the files are compared; "": nothing
-	Title        string          `json:"title"`               // suggestion for the title of a merge request
-	Commits      []SummaryCommit `json:"commits"`             // commits of the session, newest first; at most 100
-	TotalCommits int64           `json:"total_commits"`       // number of commits
-	Files        []SummaryFile   `json:"files"`               // changed files, sorted by path; at most 300
-	TotalFiles   int64           `json:"total_files"`         // number of changed files
-	LinesAdded   int64           `json:"lines_added"`         // number of added lines in all text files
-	LinesRemoved int64           `json:"lines_removed"`       // number of removed lines in all text files
-	Uncommitted  int64           `json:"uncommitted"`         // number of changed files that the HEAD does not contain
-	Notes        []SummaryNote   `json:"notes"`               // git notes on the commits; at most 50
-	Facts        []Fact          `json:"facts"`               // facts of the session, the newest 50
-	Handoff      string          `json:"handoff,omitempty"`   // handoff of the session, at most 4,000 bytes
-	Prompts      []SummaryPrompt `json:"prompts"`             // prompts of the transcript, the newest 50
-	TotalPrompts int64           `json:"total_prompts"`       // number of prompts
-	Uncounted    bool            `json:"uncounted,omitempty"` // the lines were not counted, because more than 2,000 files have changed
+	Session    string `json:"session"`    // name of the session
+	Checkpoint string `json:"checkpoint"` // checkpoint that was summarised; "": the session has none
+	// commit of HEAD in that checkpoint; "": the branch was unborn
+	Head string `json:"head"`
+	// commit or checkpoint with which the files are compared; "": nothing
+	Base         string          `json:"base"`
+	Title        string          `json:"title"`             // suggestion for the title of a merge request
+	Commits      []SummaryCommit `json:"commits"`           // commits of the session, newest first; at most 100
+	TotalCommits int64           `json:"total_commits"`     // number of commits
+	Files        []SummaryFile   `json:"files"`             // changed files, sorted by path; at most 300
+	TotalFiles   int64           `json:"total_files"`       // number of changed files
+	LinesAdded   int64           `json:"lines_added"`       // number of added lines in all text files
+	LinesRemoved int64           `json:"lines_removed"`     // number of removed lines in all text files
+	Uncommitted  int64           `json:"uncommitted"`       // number of changed files that the HEAD does not contain
+	Notes        []SummaryNote   `json:"notes"`             // git notes on the commits; at most 50
+	Facts        []Fact          `json:"facts"`             // facts of the session, the newest 50
+	Handoff      string          `json:"handoff,omitempty"` // handoff of the session, at most 4,000 bytes
+	Prompts      []SummaryPrompt `json:"prompts"`           // prompts of the transcript, the newest 50
+	TotalPrompts int64           `json:"total_prompts"`     // number of prompts
+	// the lines were not counted, because more than 2,000 files have changed
+	Uncounted bool `json:"uncounted,omitempty"`
 }
 
 // SummaryCommit is a commit of a session.

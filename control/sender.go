@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	progressPause  = 40 * time.Millisecond // minimum time between two progress messages; people cannot read a line that changes faster
-	maxUnsentSteps = 64                    // maximum number of steps that wait to be sent
+	// minimum time between two progress messages; people cannot read a line that changes faster
+	progressPause  = 40 * time.Millisecond
+	maxUnsentSteps = 64 // maximum number of steps that wait to be sent
 )
 
-// sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller reads
-// slowly, a newer step replaces an older step of the same phase that was not sent yet.
+// sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller
+// reads slowly, a newer step replaces an older step of the same phase that was not sent yet.
 type sender struct {
 	conn    *net.UnixConn  // connection to the caller
 	version int            // version of the messages
@@ -54,8 +55,8 @@ func (s *sender) stop() {
 	s.done.Wait()
 }
 
-// progress queues the step p for sending. It never blocks: if the last queued step belongs to the same phase, or if maxUnsentSteps
-// steps are queued, p replaces the last queued step.
+// progress queues the step p for sending. It never blocks: if the last queued step belongs to the same phase, or if
+// maxUnsentSteps steps are queued, p replaces the last queued step.
 func (s *sender) progress(p Progress) {
 	s.mu.Lock()
 	last := len(s.unsent) - 1
@@ -98,7 +99,8 @@ func (s *sender) result(v any, ignored []string) error {
 // send sends a message. It returns an error if the caller has not read the message within requestTime.
 func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
 
-// sendBy sends a message like send, with a deadline for the caller to read it. The zero time means that there is no deadline.
+// sendBy sends a message like send, with a deadline for the caller to read it. The zero time means that there is no
+// deadline.
 func (s *sender) sendBy(m message, deadline time.Time) error {
 	m.Version = s.version
 	line, err := json.Marshal(m)

@@ -38,11 +38,13 @@ type Server struct {
 	onClose func()                     // function that OnClose has set
 	working int                        // number of requests that are counted as in progress
 	waiting map[*net.UnixConn]struct{} // connections whose request is not in progress yet
-	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if no such request is in progress
+	// closed when the Shutdown request in progress has ended; nil if no such request is in progress
+	ending chan struct{}
 }
 
-// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended. If another
-// server uses the socket, Listen returns ErrInUse. Clients can connect immediately; they wait until Serve is called.
+// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has
+// ended. If another server uses the socket, Listen returns ErrInUse. Clients can connect immediately; they wait until
+// Serve is called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -60,9 +62,9 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	return newServer(socket, l, lock, h, log), nil
 }
 
-// listened reports whether a process listens on a socket whose lock is held. If no process listens, the holder of the lock is
-// ending, because a server removes its socket first and releases its lock last. The supervisor may also hold the lock of a
-// killed server for the server's successor.
+// listened reports whether a process listens on a socket whose lock is held. If no process listens, the holder of the
+// lock is ending, because a server removes its socket first and releases its lock last. The supervisor may also hold
+// the lock of a killed server for the server's successor.
 func listened(ctx context.Context, socket string) bool {
 	conn, err := dial(ctx, socket)
 	if err == nil {
@@ -71,9 +73,9 @@ func listened(ctx context.Context, socket string) bool {
 	return !errors.Is(err, ErrNoServer)
 }
 
-// Inherit returns a server that continues with the socket of a server that has died. listener and lock are the descriptors
-// that Files of that server has returned; the new server owns them from now on. If they are nil or belong to another socket,
-// Inherit does the same as Listen.
+// Inherit returns a server that continues with the socket of a server that has died. listener and lock are the
+// descriptors that Files of that server has returned; the new server owns them from now on. If they are nil or belong
+// to another socket, Inherit does the same as Listen.
 func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
 	if lock == nil || !isLockOf(socket, lock) {
 		for _, f := range []*os.File{listener, lock} {
@@ -98,8 +100,8 @@ func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, lo
 	}
 }
 
-// Files returns the descriptors that a successor needs: a copy of the listening socket, which the caller must close, and the lock, which
-// the server still owns.
+// Files returns the descriptors that a successor needs: a copy of the listening socket, which the caller must close,
+// and the lock, which the server still owns.
 func (s *Server) Files() (listener, lock *os.File, err error) {
 	listener, err = s.listener.File()
 	if err != nil {
@@ -108,8 +110,9 @@ func (s *Server) Files() (listener, lock *os.File, err error) {
 	return listener, s.lock.f, nil
 }
 
-// Serve answers requests until ctx ends, a Shutdown request has succeeded, or Close or CloseIdle is called. The end of ctx cancels the
-// requests in progress. Serve returns after the last request was answered and the socket's path is free.
+// Serve answers requests until ctx ends, a Shutdown request has succeeded, or Close or CloseIdle is called. The end of
+// ctx cancels the requests in progress. Serve returns after the last request was answered and the socket's path is
+// free.
 func (s *Server) Serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,7 +133,8 @@ func (s *Server) Serve(ctx context.Context) {
 		}
 		s.conns.Go(func() {
 			defer conn.Close()
-			// Refuse a guest beyond the limit at once, so that one program in a container cannot use up the daemon's descriptors.
+			// Refuse a guest beyond the limit at once, so that one program in a container cannot use up the daemon's
+			// descriptors.
 			if g := s.guests; g != nil {
 				select {
 				case g.room <- struct{}{}:
@@ -151,8 +155,9 @@ func (s *Server) Serve(ctx context.Context) {
 	}
 }
 
-// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must close all
-// copies that Files has returned. As long as a copy is open, the kernel does not disconnect clients whose connections were not accepted.
+// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function
+// must close all copies that Files has returned. As long as a copy is open, the kernel does not disconnect clients
+// whose connections were not accepted.
 func (s *Server) OnClose(done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,9 +171,10 @@ func (s *Server) Close() {
 	s.closeLocked()
 }
 
-// CloseIdle closes the server if no request is in progress and the function idle returns true. It reports whether the server is
-// closed. No request is lost: a request that arrives at the same time either counts as in progress, or its caller gets ErrNoServer.
-// New requests wait while the function idle runs, so this function must not wait for a request.
+// CloseIdle closes the server if no request is in progress and the function idle returns true. It reports whether the
+// server is closed. No request is lost: a request that arrives at the same time either counts as in progress, or its
+// caller gets ErrNoServer. New requests wait while the function idle runs, so this function must not wait for a
+// request.
 func (s *Server) CloseIdle(idle func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +197,8 @@ func (s *Server) closeLocked() {
 	if s.guests != nil {
 		s.guests.close()
 	} else {
-		os.Remove(s.socket) // removed before the listener is closed, so that a client that is refused finds no socket and starts another daemon
+		// removed before the listener is closed, so that a client that is refused finds no socket and starts another daemon
+		os.Remove(s.socket)
 		s.listener.Close()
 	}
 	if s.onClose != nil {
@@ -250,7 +257,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	out.stop()
 	if o == opShutdown {
-		// Close the server before the reply is sent, because the caller expects that the path of the socket is free after the reply.
+		// Close the server before the reply is sent, because the caller expects that the path of the socket is free after the
+		// reply.
 		s.decide(err == nil)
 	}
 
@@ -284,9 +292,10 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request and another Shutdown
-// request wait for its result: if the shutdown fails, the waiting request is carried out; if the shutdown succeeds, the caller gets
-// ErrNoServer and can start another server. beginRequest returns false if the server is closed.
+// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request and another
+// Shutdown request wait for its result: if the shutdown fails, the waiting request is carried out; if the shutdown
+// succeeds, the caller gets ErrNoServer and can start another server. beginRequest returns false if the server is
+// closed.
 func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,15 +339,15 @@ func (s *Server) finish() {
 	s.working--
 }
 
-// readRequest reads and decodes the line of a request, after it has checked which user sent it. It returns io.EOF if the client closed
-// the connection without sending anything.
+// readRequest reads and decodes the line of a request, after it has checked which user sent it. It returns io.EOF if
+// the client closed the connection without sending anything.
 func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error) {
 	peer, err := peerOf(conn)
 	if err != nil {
 		return asked{}, err
 	}
-	// The mode of the socket permits only its owner and root to connect. This check matters if the mode of the socket or of
-	// its directory was changed.
+	// The mode of the socket permits only its owner and root to connect. This check matters if the mode of the socket or
+	// of its directory was changed.
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("refuse control connection", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
@@ -358,12 +367,13 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	return a, err
 }
 
-// work calls the handler's method for operation o. If the handler panics, work returns an error, so that the process and its
-// other mounts continue.
+// work calls the handler's method for operation o. If the handler panics, work returns an error, so that the process
+// and its other mounts continue.
 func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("recover from panic in handler", zap.String("op", string(o)), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			s.log.Error("recover from panic in handler", zap.String("op", string(o)), zap.Any("panic", p),
+				zap.ByteString("stack", debug.Stack()))
 			err = &Error{Code: ExitFailed, Verb: string(o), Cause: "internal error; the daemon's log has the details"}
 		}
 	}()
@@ -402,8 +412,9 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {
-			return nil, &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "upgrade", Object: "daemon", Cause: "daemon runs without a supervisor",
-				Hint: "unmount all mounts of the daemon, and mount again"}
+			return nil, &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "upgrade", Object: "daemon",
+				Cause: "daemon runs without a supervisor",
+				Hint:  "unmount all mounts of the daemon, and mount again"}
 		}
 		return empty{}, u.Upgrade(ctx, args.(UpgradeRequest))
 	}

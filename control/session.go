@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/control/profile"
 )
 
-// Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.
+// Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state
+// directory.
 type Sessions interface {
 	Annotations
 	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns the
@@ -46,7 +47,8 @@ type Sessions interface {
 	// SessionFacts changes the facts and the handoff of a session, and returns the resulting facts and handoff.
 	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
-	// SessionDelete moves a session from this host and its session remote to the trash. SessionUndelete can restore it for 7 days.
+	// SessionDelete moves a session from this host and its session remote to the trash. SessionUndelete can restore it for
+	// 7 days.
 	SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error)
 	SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error)
 	// SessionTrash lists deleted sessions that can be restored.
@@ -84,15 +86,16 @@ type Step struct {
 
 // LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
-	Path string `json:"path"`           // path relative to the mount
-	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size" (too large), "type" (no file or link) or "worktree" (linked)
+	Path string `json:"path"` // path relative to the mount
+	// "ignored", "secret", "excluded", "size" (too large), "type" (no file or link) or "worktree" (linked)
+	Why  string `json:"why"`
 	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }
 
 // Checkpoint describes one checkpoint.
 type Checkpoint struct {
-	// ID is a ULID. A request may also name a checkpoint by a unique prefix of its id, by a pin, or by "@", "@~1", ..., counted
-	// from the newest one.
+	// ID is a ULID. A request may also name a checkpoint by a unique prefix of its id, by a pin, or by "@", "@~1", ...,
+	// counted from the newest one.
 	ID      string `json:"id"`
 	Session string `json:"session"` // name of the session
 	Lane    string `json:"lane"`    // chain of checkpoints of one writer of the session
@@ -103,15 +106,16 @@ type Checkpoint struct {
 	// Reason is "manual", "idle", "interval", "git", "before-risk", "unmount", "shutdown", "discard", "turn", "removal",
 	// "restore", "merge" or "fork".
 	Reason   string    `json:"reason"`
-	Message  string    `json:"message,omitempty"`  // text that describes the checkpoint
-	Time     time.Time `json:"time"`               // time at which it was made
-	Prev     string    `json:"prev,omitempty"`     // id of the previous checkpoint
-	Changed  int64     `json:"changed"`            // number of paths that differ from the previous checkpoint
-	Bytes    int64     `json:"bytes"`              // total size of the contents that the checkpoint added
-	Excluded int64     `json:"excluded"`           // number of paths that the checkpoint leaves out
-	Pins     []string  `json:"pins,omitempty"`     // names by which the checkpoint is pinned
-	Recorded int64     `json:"recorded,omitempty"` // number of transcript records since the previous checkpoint; not read on a session remote
-	Synced   bool      `json:"synced"`             // the checkpoint is on the session remote
+	Message  string    `json:"message,omitempty"` // text that describes the checkpoint
+	Time     time.Time `json:"time"`              // time at which it was made
+	Prev     string    `json:"prev,omitempty"`    // id of the previous checkpoint
+	Changed  int64     `json:"changed"`           // number of paths that differ from the previous checkpoint
+	Bytes    int64     `json:"bytes"`             // total size of the contents that the checkpoint added
+	Excluded int64     `json:"excluded"`          // number of paths that the checkpoint leaves out
+	Pins     []string  `json:"pins,omitempty"`    // names by which the checkpoint is pinned
+	// number of transcript records since the previous checkpoint; not read on a session remote
+	Recorded int64 `json:"recorded,omitempty"`
+	Synced   bool  `json:"synced"` // the checkpoint is on the session remote
 }
 
 // SyncRequest requests that everything in the session of a mount is pushed to its session remote.
@@ -164,14 +168,15 @@ type Transition struct {
 	Reason string    `json:"reason"` // reason of the change
 }
 
-// SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a
-// session. SessionRemote is a URL, which may contain a secret, or an absolute path. If SessionRemote is set, Of is the name
-// of a session on that session remote, and nothing is read from this host. The fields Of and SessionRemote of the other requests
-// have the same meaning.
+// SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name
+// of a session. SessionRemote is a URL, which may contain a secret, or an absolute path. If SessionRemote is set, Of is
+// the name of a session on that session remote, and nothing is read from this host. The fields Of and SessionRemote of
+// the other requests have the same meaning.
 type SessionLogRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	Limit         int    `json:"limit"`                    // maximum number of checkpoints; 0: all
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	Limit         int    `json:"limit"` // maximum number of checkpoints; 0: all
 }
 
 // SessionLogReply is the output of `session log --json`.
@@ -182,9 +187,10 @@ type SessionLogReply struct {
 
 // SessionShowRequest requests a description of one checkpoint.
 type SessionShowRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	ID            string `json:"id"`                       // checkpoint; "": the newest
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	ID            string `json:"id"` // checkpoint; "": the newest
 }
 
 // SessionShowReply is the output of `session show --json`.
@@ -212,10 +218,11 @@ type SessionShowReply struct {
 
 // SessionDiffRequest requests a comparison of two checkpoints, or of a checkpoint and the working tree.
 type SessionDiffRequest struct {
-	Of            string `json:"of"`                       // directory of a mount, or name of a session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	A             string `json:"a"`                        // checkpoint; "": the base tree
-	B             string `json:"b"`                        // checkpoint; "": a new checkpoint of the working tree
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	A             string `json:"a"` // checkpoint; "": the base tree
+	B             string `json:"b"` // checkpoint; "": a new checkpoint of the working tree
 	// AOf is the session of checkpoint A: the directory of a mount, or the name of a session; "": the session Of.
 	AOf     string `json:"a_of,omitempty"`
 	ARemote string `json:"a_remote,omitempty"` // session remote that has the session AOf; "": the session is on this host
@@ -232,8 +239,9 @@ type SessionDiffReply struct {
 
 // PathChange is one path whose entries in two trees differ.
 type PathChange struct {
-	Path    string `json:"path"`               // path relative to the mount
-	Status  string `json:"status"`             // "A" (added), "M" (modified), "D" (deleted) or "T" (other type), as in git diff --name-status
+	Path string `json:"path"` // path relative to the mount
+	// "A" (added), "M" (modified), "D" (deleted) or "T" (other type), as in git diff --name-status
+	Status  string `json:"status"`
 	OldMode string `json:"old_mode,omitempty"` // mode before the change, in octal
 	NewMode string `json:"new_mode,omitempty"` // mode after the change, in octal
 	Old     string `json:"old,omitempty"`      // id of the blob before the change
@@ -244,13 +252,16 @@ type PathChange struct {
 
 // RestoreRequest requests that paths are changed back to their state in a checkpoint.
 type RestoreRequest struct {
-	Dir           string   `json:"dir"`                      // absolute directory of the mount, or a directory in it
-	ID            string   `json:"id"`                       // checkpoint to restore
-	Of            string   `json:"of,omitempty"`             // other session that has the checkpoint; "": the session of the mount has it
-	SessionRemote string   `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
-	Paths         []string `json:"paths"`                    // paths relative to the mount; none: all paths that checkpoints contain
-	Staged        bool     `json:"staged"`                   // also restore the index
-	DryRun        bool     `json:"dry_run"`                  // change nothing, and return the changes that would be made
+	Dir string `json:"dir"` // absolute directory of the mount, or a directory in it
+	ID  string `json:"id"`  // checkpoint to restore
+	// other session that has the checkpoint; "": the session of the mount has it
+	Of string `json:"of,omitempty"`
+	// session remote that has the session Of; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
+	// paths relative to the mount; none: all paths that checkpoints contain
+	Paths  []string `json:"paths"`
+	Staged bool     `json:"staged"`  // also restore the index
+	DryRun bool     `json:"dry_run"` // change nothing, and return the changes that would be made
 	// Nonce is a random text that is the same if the request is repeated; "": the request is never repeated.
 	Nonce string `json:"nonce,omitempty"`
 }
@@ -259,8 +270,8 @@ type RestoreRequest struct {
 type RestoreReply struct {
 	Dir        string     `json:"dir"`        // absolute directory of the mount
 	Checkpoint Checkpoint `json:"checkpoint"` // checkpoint that was restored
-	// Before is a checkpoint that was made before the restore. Restoring this checkpoint undoes the restore. null: the request was a
-	// dry run.
+	// Before is a checkpoint that was made before the restore. Restoring this checkpoint undoes the restore. null: the
+	// request was a dry run.
 	Before  *Checkpoint  `json:"before"`
 	Changes []PathChange `json:"changes"` // changed paths
 	// Kept are paths that other processes changed during the restore, and that were left unchanged.
@@ -273,30 +284,34 @@ type RestoreReply struct {
 	Failed map[string]string `json:"failed,omitempty"`
 }
 
-// ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote and Ref of Mount
-// belong to the parent session; its fields Dir and Session and the options belong to the new session.
+// ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote
+// and Ref of Mount belong to the parent session; its fields Dir and Session and the options belong to the new session.
 type ForkRequest struct {
-	Of            string `json:"of"`                       // directory of a mount of the parent session, or name of the parent session
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the parent session; "": the session is on this host
+	// directory of a mount of the parent session, or name of the parent session
+	Of string `json:"of"`
+	// session remote that has the parent session; "": the session is on this host
+	SessionRemote string `json:"session_remote,omitempty"`
 	// ID is a checkpoint; "": the current working tree if the parent session is mounted, else its newest checkpoint.
 	ID string `json:"id"`
-	// Mount has the directory, the name and the options of the new session. If its remote is empty, the remote of the parent session
-	// is mounted.
+	// Mount has the directory, the name and the options of the new session. If its remote is empty, the remote of the
+	// parent session is mounted.
 	Mount MountRequest `json:"mount"`
 }
 
 // SessionSetRequest requests a change of a session's state or profile, or that a pin is set or removed.
 type SessionSetRequest struct {
 	Of string `json:"of"` // directory of a mount, or name of a session
-	// SessionRemote is the session remote that has the session Of; "": the session is on this host. Pins cannot be set there.
-	SessionRemote string          `json:"session_remote,omitempty"`
-	State         string          `json:"state,omitempty"`   // new state: "paused", "closed", "archived" or "open"; "": no change
-	Reason        string          `json:"reason,omitempty"`  // reason of the change of State, which is stored with it
-	Actor         string          `json:"actor,omitempty"`   // user or program that requested the change; "": user@host
-	Profile       *profile.Change `json:"profile,omitempty"` // change of title, task, owner, tags, lifetime or hold
-	Pin           string          `json:"pin,omitempty"`     // name of the pin that is set or, with Unpin, removed
-	ID            string          `json:"id,omitempty"`      // checkpoint that is pinned; not used with Unpin
-	Unpin         bool            `json:"unpin,omitempty"`   // remove the pin
+	// SessionRemote is the session remote that has the session Of; "": the session is on this host. Pins cannot be set
+	// there.
+	SessionRemote string `json:"session_remote,omitempty"`
+	// new state: "paused", "closed", "archived" or "open"; "": no change
+	State   string          `json:"state,omitempty"`
+	Reason  string          `json:"reason,omitempty"`  // reason of the change of State, which is stored with it
+	Actor   string          `json:"actor,omitempty"`   // user or program that requested the change; "": user@host
+	Profile *profile.Change `json:"profile,omitempty"` // change of title, task, owner, tags, lifetime or hold
+	Pin     string          `json:"pin,omitempty"`     // name of the pin that is set or, with Unpin, removed
+	ID      string          `json:"id,omitempty"`      // checkpoint that is pinned; not used with Unpin
+	Unpin   bool            `json:"unpin,omitempty"`   // remove the pin
 }
 
 // SessionGCRequest requests that checkpoints which no rule keeps are dropped.
@@ -320,8 +335,8 @@ type SessionGCReply struct {
 // defaultNotes is the notes ref of a SessionNoteRequest without a Ref.
 const defaultNotes = "agent"
 
-// needDir returns an error unless the directory is absolute. The daemon could not interpret a relative path, because it has
-// another working directory than its clients.
+// needDir returns an error unless the directory is absolute. The daemon could not interpret a relative path, because it
+// has another working directory than its clients.
 func needDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return badRequest("directory %q is not absolute", dir)

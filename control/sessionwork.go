@@ -80,7 +80,8 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 }
 
 // Checkpoint requests a checkpoint of a working tree.
-func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error) {
+func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest,
+	progress func(Progress)) (CheckpointReply, error) {
 	return call[CheckpointReply](ctx, c, opCheckpoint, r, progress)
 }
 

@@ -18,11 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// probeTime is the maximum time to wait until a server accepts a connection. A server that takes longer counts as alive but busy.
+// probeTime is the maximum time to wait until a server accepts a connection. A server that takes longer counts as alive
+// but busy.
 const probeTime = 2 * time.Second
 
-// StateDir returns the absolute path of the state directory: dir, if dir is not empty; otherwise $ARTIFACTFS_STATE, if that
-// variable is set; otherwise /var/lib/artifactfs for root, and $XDG_STATE_HOME/artifactfs (by default
+// StateDir returns the absolute path of the state directory: dir, if dir is not empty; otherwise $ARTIFACTFS_STATE, if
+// that variable is set; otherwise /var/lib/artifactfs for root, and $XDG_STATE_HOME/artifactfs (by default
 // ~/.local/state/artifactfs) for other users.
 func StateDir(dir string) (string, error) {
 	if dir == "" {
@@ -52,13 +53,14 @@ func StateDir(dir string) (string, error) {
 // DaemonSocket returns the path of the socket on which the shared background daemon of a state directory listens.
 func DaemonSocket(state string) string { return filepath.Join(state, "run", "daemon.sock") }
 
-// MountSocket returns the path of the socket on which process pid listens, if the process serves a single mount in the foreground.
+// MountSocket returns the path of the socket on which process pid listens, if the process serves a single mount in the
+// foreground.
 func MountSocket(state string, pid int) string {
 	return filepath.Join(state, "run", "mount-"+strconv.Itoa(pid)+".sock")
 }
 
-// Sockets returns the paths of the sockets of a state directory that have a server. The socket of the shared daemon is the
-// first. Sockets removes sockets whose servers are dead.
+// Sockets returns the paths of the sockets of a state directory that have a server. The socket of the shared daemon is
+// the first. Sockets removes sockets whose servers are dead.
 func Sockets(ctx context.Context, state string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(state, "run")), "*.sock"))
 	if err != nil {
@@ -87,7 +89,8 @@ func Sockets(ctx context.Context, state string) ([]string, error) {
 	return live, nil
 }
 
-// removeDead removes a socket that has refused a connection. It does nothing if a process holds the lock to serve the socket.
+// removeDead removes a socket that has refused a connection. It does nothing if a process holds the lock to serve the
+// socket.
 func removeDead(socket string) {
 	l, err := takeLock(socket)
 	if err != nil {
@@ -97,8 +100,8 @@ func removeDead(socket string) {
 	l.release()
 }
 
-// dial connects to a socket. It returns ErrNoServer if no process listens, and an error if the server is run by another user. A server
-// that is run by root is accepted, and root accepts every server.
+// dial connects to a socket. It returns ErrNoServer if no process listens, and an error if the server is run by another
+// user. A server that is run by root is accepted, and root accepts every server.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	name, done, err := shortName(socket)
 	// If the directory of the socket does not exist, no process listens.
@@ -142,8 +145,8 @@ func Listens(ctx context.Context, socket string) bool {
 	return err == nil
 }
 
-// peerOf returns the process at the other end of a connection, as the kernel recorded it: the process that called connect(2) or, for
-// a client, the process that called listen(2).
+// peerOf returns the process at the other end of a connection, as the kernel recorded it: the process that called
+// connect(2) or, for a client, the process that called listen(2).
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -161,7 +164,8 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// shortName returns a name for a socket that fits into the 108 bytes of sockaddr_un. The name is valid until done is called.
+// shortName returns a name for a socket that fits into the 108 bytes of sockaddr_un. The name is valid until done is
+// called.
 func shortName(socket string) (name string, done func(), err error) {
 	// The limit of 108 bytes includes a zero byte. Some bytes are reserved for the suffix of a temporary name.
 	if len(socket) <= 100 {
@@ -174,8 +178,9 @@ func shortName(socket string) (name string, done func(), err error) {
 	return proc.Self.FDPath(fd) + "/" + filepath.Base(socket), func() { unix.Close(fd) }, nil
 }
 
-// listen creates a listening socket with mode 0600, and the lock of its path. It binds the socket to a temporary name and then renames
-// it. Therefore a socket at the path listens from the start, and a socket that refuses connections is dead.
+// listen creates a listening socket with mode 0600, and the lock of its path. It binds the socket to a temporary name
+// and then renames it. Therefore a socket at the path listens from the start, and a socket that refuses connections is
+// dead.
 func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	dir := filepath.Dir(socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -201,7 +206,8 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	return l, lock, nil
 }
 
-// bindAndRename creates a listening socket under a temporary name and renames it to socket. The caller holds the lock of the socket.
+// bindAndRename creates a listening socket under a temporary name and renames it to socket. The caller holds the lock
+// of the socket.
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
 	// a process that died in this function may have left the file; no live process uses it, because this process holds
@@ -229,8 +235,8 @@ func bindAndRename(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// inherit returns a listener that continues with the descriptor of a dead server. If the dead server had already removed its
-// socket, inherit creates a new socket.
+// inherit returns a listener that continues with the descriptor of a dead server. If the dead server had already
+// removed its socket, inherit creates a new socket.
 func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	if _, err := os.Lstat(socket); err != nil || listener == nil {
 		l, err := bindAndRename(socket)
@@ -263,15 +269,15 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// fileLock is the lock of a socket's path: a lock file that is locked by flock(2). The kernel releases the lock when all processes
-// that hold the descriptor of the file have ended.
+// fileLock is the lock of a socket's path: a lock file that is locked by flock(2). The kernel releases the lock when
+// all processes that hold the descriptor of the file have ended.
 type fileLock struct {
 	f    *os.File // open lock file, on which flock(2) is held
 	path string   // path of the lock file
 }
 
-// isLockOf reports whether an open file is the lock file of a socket. It returns false if the server that used the lock file
-// has removed it, or if the file belongs to another state directory.
+// isLockOf reports whether an open file is the lock file of a socket. It returns false if the server that used the lock
+// file has removed it, or if the file belongs to another state directory.
 func isLockOf(socket string, lock *os.File) bool {
 	mine, err1 := lock.Stat()
 	there, err2 := os.Lstat(lockName(socket))
@@ -281,8 +287,8 @@ func isLockOf(socket string, lock *os.File) bool {
 // lockName returns the path of the lock file of a socket.
 func lockName(socket string) string { return socket + ".lock" }
 
-// takeLock locks the path of a socket. It does not wait: it returns ErrInUse if another process, or another server of this process, holds
-// the lock.
+// takeLock locks the path of a socket. It does not wait: it returns ErrInUse if another process, or another server of
+// this process, holds the lock.
 func takeLock(socket string) (*fileLock, error) {
 	path := lockName(socket)
 	for {
@@ -311,8 +317,8 @@ func takeLock(socket string) (*fileLock, error) {
 
 // release removes the lock file, and then releases the lock.
 func (l *fileLock) release() {
-	// The file is removed while it is locked. A process that opened the file earlier acquires the lock of a removed file. takeLock
-	// notices that the path does not lead to this file any more, and tries again.
+	// The file is removed while it is locked. A process that opened the file earlier acquires the lock of a removed file.
+	// takeLock notices that the path does not lead to this file any more, and tries again.
 	os.Remove(l.path)
 	// unlock explicitly, because closing the file releases the lock only if no other process has a copy of the
 	// descriptor

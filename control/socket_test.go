@@ -32,7 +32,8 @@ func TestSocketIsPrivate(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(t.Context(), filepath.Join(open, "d.sock"), newFake(), zap.NewNop()); !errors.Is(err, os.ErrPermission) {
+	if _, err := Listen(t.Context(), filepath.Join(open, "d.sock"), newFake(), zap.NewNop()); !errors.Is(err,
+		os.ErrPermission) {
 		t.Errorf("listen in a directory that all users may write to: got %v", err)
 	}
 }
@@ -173,7 +174,8 @@ func TestMountDuringShutdownIsNeverHalfMade(t *testing.T) {
 				t.Errorf("shutdown failed: %v", err)
 			}
 			line, err := readLine(bufio.NewReader(conn), maxMessage)
-			// The kernel resets a connection that the server closes before it has read the request. Client treats both ends alike.
+			// The kernel resets a connection that the server closes before it has read the request. Client treats both ends
+			// alike.
 			dropped := errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)
 			if end == nil && !dropped || end != nil && err != nil {
 				t.Errorf("reply to the mount during a shutdown: got %s, %v", line, err)
@@ -297,7 +299,8 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	await(t, ended)
 }
 
-// die closes a server's descriptors without further actions, as a kill of its process does. Copies of the descriptors stay open.
+// die closes a server's descriptors without further actions, as a kill of its process does. Copies of the descriptors
+// stay open.
 func die(t *testing.T, s *Server) (listener, lock *os.File) {
 	t.Helper()
 	listener, lock, err := s.Files()

@@ -13,7 +13,8 @@ func TestTraceIsAStream(t *testing.T) {
 	f := newFake()
 	socket := filepath.Join(t.TempDir(), "daemon.sock")
 	events := []TraceEvent{
-		{Time: time.Unix(1, 2).UTC(), PID: 3, Command: "a b", Op: "read", Path: "p/\xc3\xa4", Offset: 4, Size: 5, Source: TraceFetched, Blobs: 6, Bytes: 7, Wait: 8},
+		{Time: time.Unix(1, 2).UTC(), PID: 3, Command: "a b", Op: "read", Path: "p/\xc3\xa4", Offset: 4, Size: 5,
+			Source: TraceFetched, Blobs: 6, Bytes: 7, Wait: 8},
 		{Op: "rename", Path: "a", To: "b", Source: TraceHit, Error: "EEXIST"},
 	}
 	left := make(chan error, 1)

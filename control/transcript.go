@@ -10,7 +10,8 @@ import (
 type SessionTranscriptRequest struct {
 	Of   string `json:"of"`             // directory of a mount, or name of a session
 	Turn int    `json:"turn,omitempty"` // number of the turn whose records are returned; 0: all turns
-	Head string `json:"head,omitempty"` // head of the previous reply; if nothing was recorded since then, no records are returned
+	// head of the previous reply; if nothing was recorded since then, no records are returned
+	Head string `json:"head,omitempty"`
 }
 
 // SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.

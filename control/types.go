@@ -21,7 +21,8 @@ const (
 type Prefetch string
 
 const (
-	PrefetchAuto Prefetch = "auto" // contents are fetched up to the byte budget; contents that are likely to be read come first
+	// contents are fetched up to the byte budget; contents that are likely to be read come first
+	PrefetchAuto Prefetch = "auto"
 	PrefetchAll  Prefetch = "all"  // all contents are fetched; contents that are likely to be read come first
 	PrefetchNone Prefetch = "none" // contents are only fetched when they are read
 )
@@ -32,7 +33,8 @@ type Wait string
 const (
 	WaitTree Wait = "tree" // the reply is sent when the root directory is readable
 	WaitGit  Wait = "git"  // the reply is sent when the root directory is readable and the git directory is ready
-	WaitAll  Wait = "all"  // the reply is sent when, in addition to WaitGit, the contents that Prefetch selects were fetched
+	// the reply is sent when, in addition to WaitGit, the contents that Prefetch selects were fetched
+	WaitAll Wait = "all"
 )
 
 // GitDir states where the git directory of a mount is.
@@ -45,18 +47,20 @@ const (
 
 // MountRequest requests a mount of a remote at a directory.
 type MountRequest struct {
-	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. "": the session named
-	// Session is read from the session remote in SessionOptions, which must be a URL or path, and its remote is mounted.
+	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. "": the
+	// session named Session is read from the session remote in SessionOptions, which must be a URL or path, and its remote
+	// is mounted.
 	Remote string `json:"remote"`
 	Dir    string `json:"dir"` // absolute directory; it is created if it does not exist
 	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "": the remote's HEAD
 
 	// Follow makes the mount move with its branch on the remote.
-	Follow         bool          `json:"follow,omitempty"`
-	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"` // time between two requests for the branch; 0: the daemon's default
+	Follow bool `json:"follow,omitempty"`
+	// time between two requests for the branch; 0: the daemon's default
+	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
 
-	// Session is the name of the session that the mount resumes or starts. If it is "", a writable mount gets a name that is derived
-	// from remote and directory, and a read-only mount has no session.
+	// Session is the name of the session that the mount resumes or starts. If it is "", a writable mount gets a name that
+	// is derived from remote and directory, and a read-only mount has no session.
 	Session string `json:"session"`
 	// if set, only requests with the same tenant, or without a tenant, can resume the session on this host
 	Tenant   string `json:"tenant,omitempty"`
@@ -64,13 +68,14 @@ type MountRequest struct {
 
 	// Redirects are paths relative to Dir whose contents are stored outside of the mount.
 	Redirects []string `json:"redirects"`
-	// RedirectsOnly makes the mount fail if one of Redirects is not possible, and ignores the redirects that the configuration of
-	// the repository names.
+	// RedirectsOnly makes the mount fail if one of Redirects is not possible, and ignores the redirects that the
+	// configuration of the repository names.
 	RedirectsOnly bool `json:"redirects_only"`
 
 	Submodules bool `json:"submodules"` // also mount submodules at their paths, recursively
 
-	GitDir GitDir `json:"git_dir,omitempty"` // place of the git directory: "outside" or "inside" of the mount; "": "outside"
+	// place of the git directory: "outside" or "inside" of the mount; "": "outside"
+	GitDir GitDir `json:"git_dir,omitempty"`
 
 	MountFetch
 	MountAccess
@@ -95,12 +100,12 @@ type MountRequest struct {
 
 	// SessionOptions are the options of the session. Options that are empty keep their values if the session exists.
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
-	// CreateRemote is a command that creates the session remote if a git server does not have it. The command may contain a
-	// secret, so it is not stored.
+	// CreateRemote is a command that creates the session remote if a git server does not have it. The command may contain
+	// a secret, so it is not stored.
 	CreateRemote []string `json:"create_remote,omitempty"`
 
-	// Device is an open /dev/fuse that a privileged process has already mounted at Dir. If it is nil, the daemon mounts. It
-	// cannot be sent over the socket.
+	// Device is an open /dev/fuse that a privileged process has already mounted at Dir. If it is nil, the daemon mounts.
+	// It cannot be sent over the socket.
 	Device *os.File `json:"-"`
 }
 
@@ -143,7 +148,8 @@ type MountReply struct {
 	Timings Timings `json:"timings_ms"` // times at which the states of the mount were reached
 }
 
-// Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a state.
+// Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a
+// state.
 type Timings struct {
 	Connect int64 `json:"connect"` // time until the remote answered
 	Tree    int64 `json:"tree"`    // time until the root directory was readable
@@ -164,16 +170,17 @@ type SwitchRequest struct {
 
 // SwitchReply is the output of `switch --json`.
 type SwitchReply struct {
-	Dir        string   `json:"dir"`                // absolute directory of the mount
-	From       string   `json:"from"`               // previous branch; "": HEAD was detached
-	FromCommit string   `json:"from_commit"`        // previous commit; all zeros: the branch was unborn
-	Branch     string   `json:"branch"`             // new branch; "": HEAD is detached
-	Commit     string   `json:"commit"`             // new commit
-	Created    bool     `json:"created"`            // the branch was created
-	Upstream   string   `json:"upstream,omitempty"` // branch of the remote from which the branch was created
-	Paths      int64    `json:"paths"`              // number of changed paths
-	Kept       []string `json:"kept,omitempty"`     // paths that were left unchanged, because other processes changed them during the switch
-	Took       int64    `json:"took_ms"`            // duration in milliseconds
+	Dir        string `json:"dir"`                // absolute directory of the mount
+	From       string `json:"from"`               // previous branch; "": HEAD was detached
+	FromCommit string `json:"from_commit"`        // previous commit; all zeros: the branch was unborn
+	Branch     string `json:"branch"`             // new branch; "": HEAD is detached
+	Commit     string `json:"commit"`             // new commit
+	Created    bool   `json:"created"`            // the branch was created
+	Upstream   string `json:"upstream,omitempty"` // branch of the remote from which the branch was created
+	Paths      int64  `json:"paths"`              // number of changed paths
+	// paths that were left unchanged, because other processes changed them during the switch
+	Kept []string `json:"kept,omitempty"`
+	Took int64    `json:"took_ms"` // duration in milliseconds
 }
 
 // Progress reports the progress of a request.
@@ -191,7 +198,8 @@ type State string
 const (
 	StatePreparing State = "preparing" // the mount is not readable yet
 	StateMounted   State = "mounted"   // the mount can be used
-	StateDegraded  State = "degraded"  // the mount is readable, but the last request to the remote failed; see MountStatus.Error
+	// the mount is readable, but the last request to the remote failed; see MountStatus.Error
+	StateDegraded  State = "degraded"
 	StateFailed    State = "failed"    // the mount is not served any more
 	StateUnmounted State = "unmounted" // a session with changes exists and is not mounted
 )
@@ -205,21 +213,22 @@ const (
 	HistoryComplete  HistoryState = "complete"
 )
 
-// UpgradeRequest requests that the worker is replaced by a process of another executable. The request is the same in all
-// versions of the protocol.
+// UpgradeRequest requests that the worker is replaced by a process of another executable. The request is the same in
+// all versions of the protocol.
 type UpgradeRequest struct {
 	Executable string `json:"executable"` // absolute path of the new executable
 }
 
 // DaemonStatus describes the worker and the supervisor.
 type DaemonStatus struct {
-	PID        int       `json:"pid"`                  // process id of the worker
-	Supervisor int       `json:"supervisor,omitempty"` // process id of the supervisor, which replaces the worker when it dies; 0: none
-	Version    string    `json:"version"`              // version of the program
-	Protocol   int       `json:"protocol,omitempty"`   // newest version of the messages that the daemon supports
-	Since      time.Time `json:"since"`                // start of the worker
-	Takeovers  int       `json:"takeovers"`            // number of times that a new worker has taken over the mounts
-	Reason     string    `json:"reason,omitempty"`     // reason why the previous worker ended
+	PID int `json:"pid"` // process id of the worker
+	// process id of the supervisor, which replaces the worker when it dies; 0: none
+	Supervisor int       `json:"supervisor,omitempty"`
+	Version    string    `json:"version"`            // version of the program
+	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that the daemon supports
+	Since      time.Time `json:"since"`              // start of the worker
+	Takeovers  int       `json:"takeovers"`          // number of times that a new worker has taken over the mounts
+	Reason     string    `json:"reason,omitempty"`   // reason why the previous worker ended
 
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // reason why the last upgrade was undone
 }
@@ -250,16 +259,19 @@ type MountStatus struct {
 	GitReady bool         `json:"git_ready"` // the git directory is ready
 	History  HistoryState `json:"history"`   // "shallow", "deepening" (the history is being fetched) or "complete"
 
-	Tree        TreeStatus       `json:"tree"`                   // directories and files of the base tree
-	Blobs       BlobStatus       `json:"blobs"`                  // contents of the files in the base tree
-	Network     NetworkStatus    `json:"network"`                // requests to the remote since the mount
-	Queue       QueueStatus      `json:"queue"`                  // blobs that wait to be fetched
-	Operations  OperationStatus  `json:"operations"`             // requests of the kernel
-	Overlay     OverlayStatus    `json:"overlay"`                // differences from the base tree
-	Session     SessionStatus    `json:"session"`                // session of the mount; all fields are empty if there is none
-	Redirects   []RedirectStatus `json:"redirects,omitempty"`    // paths that are stored outside of the mount
-	SubmoduleOf string           `json:"submodule_of,omitempty"` // directory of the mount that has this mount as a submodule
-	Refused     []RefusedObject  `json:"refused,omitempty"`      // objects whose answers were invalid, so they cannot be read
+	Tree       TreeStatus      `json:"tree"`       // directories and files of the base tree
+	Blobs      BlobStatus      `json:"blobs"`      // contents of the files in the base tree
+	Network    NetworkStatus   `json:"network"`    // requests to the remote since the mount
+	Queue      QueueStatus     `json:"queue"`      // blobs that wait to be fetched
+	Operations OperationStatus `json:"operations"` // requests of the kernel
+	Overlay    OverlayStatus   `json:"overlay"`    // differences from the base tree
+	// session of the mount; all fields are empty if there is none
+	Session   SessionStatus    `json:"session"`
+	Redirects []RedirectStatus `json:"redirects,omitempty"` // paths that are stored outside of the mount
+	// directory of the mount that has this mount as a submodule
+	SubmoduleOf string `json:"submodule_of,omitempty"`
+	// objects whose answers were invalid, so they cannot be read
+	Refused []RefusedObject `json:"refused,omitempty"`
 	// state of following the branch; missing: the mount does not follow
 	Follow *FollowStatus `json:"follow,omitempty"`
 }
@@ -288,7 +300,8 @@ type NetworkStatus struct {
 	Relay *RelayStatus `json:"relay,omitempty"` // relay through which the remote is reached; missing: none
 }
 
-// RelayStatus describes how a remote is reached through a relay. It counts for all mounts of the remote, since the start of the worker.
+// RelayStatus describes how a remote is reached through a relay. It counts for all mounts of the remote, since the
+// start of the worker.
 type RelayStatus struct {
 	URL          string `json:"url"`           // URL of the relay
 	Answers      int64  `json:"answers"`       // answers of the relay, including incomplete ones
@@ -323,8 +336,9 @@ type CacheStatus struct {
 
 // OverlayStatus describes the differences from the base tree.
 type OverlayStatus struct {
-	Changed int64 `json:"changed"` // number of paths that differ from the base tree; -1: unknown, because the overlay cannot be read
-	Bytes   int64 `json:"bytes"`   // total size of the overlay's files, in bytes
+	// number of paths that differ from the base tree; -1: unknown, because the overlay cannot be read
+	Changed int64 `json:"changed"`
+	Bytes   int64 `json:"bytes"` // total size of the overlay's files, in bytes
 }
 
 // RedirectStatus describes a path that is stored outside of the mount.
@@ -334,8 +348,8 @@ type RedirectStatus struct {
 	Active bool   `json:"active"` // false: the directory was not created yet, or the path cannot be redirected
 }
 
-// DivergedRef is a branch, tag or notes ref that has diverged on the session remote. Its value in the mount was pushed under another
-// name.
+// DivergedRef is a branch, tag or notes ref that has diverged on the session remote. Its value in the mount was pushed
+// under another name.
 type DivergedRef struct {
 	Ref       string `json:"ref"`        // full name of the ref in the mount
 	RemoteRef string `json:"remote_ref"` // name of the ref on the session remote
@@ -349,13 +363,15 @@ type SessionStatus struct {
 	Name string `json:"name"` // name of the session; "": the mount has none
 	// SessionRemote is the URL without secrets, or the path of the embedded session remote; "": there is none.
 	SessionRemote string `json:"session_remote"`
-	// Mode states how the session remote gets the history: "embedded", "shared", "seed", "thin" or "none"; "": not known yet.
-	Mode         string        `json:"mode"`
-	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet
-	PendingSince *time.Time    `json:"pending_since,omitempty"` // time since which refs are pending
-	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: there was none
-	Error        string        `json:"error,omitempty"`         // reason why refs are pending, without secrets
-	Diverged     []string      `json:"diverged,omitempty"`      // diverged refs; their values were pushed below refs/afs/diverged/
+	// Mode states how the session remote gets the history: "embedded", "shared", "seed", "thin" or "none"; "": not known
+	// yet.
+	Mode         string     `json:"mode"`
+	Pending      int64      `json:"pending"`                 // number of refs that are not on the session remote yet
+	PendingSince *time.Time `json:"pending_since,omitempty"` // time since which refs are pending
+	LastSync     *time.Time `json:"last_sync"`               // time of the last complete push; null: there was none
+	Error        string     `json:"error,omitempty"`         // reason why refs are pending, without secrets
+	// diverged refs; their values were pushed below refs/afs/diverged/
+	Diverged     []string      `json:"diverged,omitempty"`
 	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the refs of Diverged, with their names on the session remote
 	// Branches is the pattern of the names of branches on the session remote; "{branch}": the names are unchanged.
 	Branches string `json:"branches,omitempty"`
@@ -374,7 +390,8 @@ type SessionStatus struct {
 
 	// The following fields count the bytes that all mounts of the session on this host have transferred over the network.
 
-	Sent     int64 `json:"sent"`             // bytes that were sent to the session remote
-	Received int64 `json:"received"`         // bytes that were received from the session remote
-	Seeded   int64 `json:"seeded,omitempty"` // bytes that were fetched from the mounted remote, for history that the session remote lacked
+	Sent     int64 `json:"sent"`     // bytes that were sent to the session remote
+	Received int64 `json:"received"` // bytes that were received from the session remote
+	// bytes that were fetched from the mounted remote, for history that the session remote lacked
+	Seeded int64 `json:"seeded,omitempty"`
 }

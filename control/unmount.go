@@ -7,17 +7,18 @@ type UnmountRequest struct {
 	Dir     string `json:"dir"`     // absolute directory of the mount
 	Discard bool   `json:"discard"` // delete the session with all changes
 
-	Trash bool `json:"trash,omitempty"` // with Discard: move the session to the trash, from which it can be restored for 7 days
-	// Keep is the time after which the session is moved to the trash, if Discard is not set. 0: the session is kept until it is
-	// deleted.
+	// with Discard: move the session to the trash, from which it can be restored for 7 days
+	Trash bool `json:"trash,omitempty"`
+	// Keep is the time after which the session is moved to the trash, if Discard is not set. 0: the session is kept until
+	// it is deleted.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 
-	// Timeout is the maximum time to wait until everything in the session is on the session remote; 0: the daemon's default;
-	// negative: do not wait.
+	// Timeout is the maximum time to wait until everything in the session is on the session remote; 0: the daemon's
+	// default; negative: do not wait.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
-	// Detach also unmounts a mount that is in use. The mount disappears from the directory tree immediately, and later accesses by
-	// the processes that use the mount fail.
+	// Detach also unmounts a mount that is in use. The mount disappears from the directory tree immediately, and later
+	// accesses by the processes that use the mount fail.
 	Detach bool `json:"detach,omitempty"`
 
 	// RemoveDir also removes Dir if it is empty after the unmount, even if the daemon has not created it. With
@@ -36,11 +37,14 @@ type UnmountReply struct {
 	// NotRemoved describes which parts of a discarded session remain on the session remote, and why.
 	NotRemoved string `json:"not_removed,omitempty"`
 
-	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded
-	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session is kept, or can be restored from the trash
+	// name under which `session undelete` restores the session; "": nothing was discarded
+	Trashed string `json:"trashed,omitempty"`
+	// end of the time for which the session is kept, or can be restored from the trash
+	Until time.Time `json:"until,omitzero"`
 
-	SessionRemote string        `json:"session_remote,omitempty"` // session remote, without secrets; set only if there are DivergedRefs
-	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`  // refs that have diverged on the session remote
+	// session remote, without secrets; set only if there are DivergedRefs
+	SessionRemote string        `json:"session_remote,omitempty"`
+	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"` // refs that have diverged on the session remote
 
 	Submodules []UnmountReply `json:"submodules,omitempty"` // mounts of submodules that were unmounted with this one
 }

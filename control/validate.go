@@ -50,8 +50,8 @@ func (r MountRequest) validate() error {
 // maxSession is the maximum length of a session's name in bytes. The name is also the name of a directory.
 const maxSession = 128
 
-// ValidSession returns an error if name is not a valid name of a session. A valid name can be used as a file name on every system.
-// MountRequest.ValidateSession checks more.
+// ValidSession returns an error if name is not a valid name of a session. A valid name can be used as a file name on
+// every system. MountRequest.ValidateSession checks more.
 func ValidSession(name string) *Error {
 	switch {
 	case name == "":
@@ -64,8 +64,8 @@ func ValidSession(name string) *Error {
 	return nil
 }
 
-// ValidateSession returns an error unless the name of the session is valid. The name of a session that has checkpoints must also be a
-// component of the name of a ref.
+// ValidateSession returns an error unless the name of the session is valid. The name of a session that has checkpoints
+// must also be a component of the name of a ref.
 func (r MountRequest) ValidateSession() *Error {
 	if err := ValidSession(r.Session); err != nil {
 		return err

@@ -82,17 +82,18 @@ type request struct {
 
 // message is one line of the answer. It has exactly one of Progress, Trace, Result and Error.
 type message struct {
-	Version  int             `json:"version"`            // version of the protocol in which the message is written
-	Progress *Progress       `json:"progress,omitempty"` // the request is in progress
-	Trace    *Trace          `json:"trace,omitempty"`    // events of the operation trace
-	Result   json.RawMessage `json:"result,omitempty"`   // the request has succeeded; the value is the reply of the operation
-	Error    *Error          `json:"error,omitempty"`    // the request has failed
+	Version  int       `json:"version"`            // version of the protocol in which the message is written
+	Progress *Progress `json:"progress,omitempty"` // the request is in progress
+	Trace    *Trace    `json:"trace,omitempty"`    // events of the operation trace
+	// the request has succeeded; the value is the reply of the operation
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *Error          `json:"error,omitempty"` // the request has failed
 	// only with Result: names of the request's fields that the server does not know
 	Ignored []string `json:"ignored,omitempty"`
 }
 
-// wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, because json.Marshal leaves out the
-// secrets of a MountRequest itself.
+// wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, because json.Marshal
+// leaves out the secrets of a MountRequest itself.
 type wireMount struct {
 	MountRequest
 	Token        string `json:"token,omitempty"`         // token for the mounted remote
@@ -100,8 +101,8 @@ type wireMount struct {
 	Environment  []byte `json:"environment,omitempty"`   // variables NAME=value, each followed by a zero byte
 }
 
-// spellOut returns the form in which r is sent, with its secrets as plain text. Values of type Secret are never marshaled, so
-// that no secret is logged by mistake.
+// spellOut returns the form in which r is sent, with its secrets as plain text. Values of type Secret are never
+// marshaled, so that no secret is logged by mistake.
 func spellOut(r MountRequest) wireMount {
 	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
 }
@@ -118,8 +119,8 @@ type empty struct{}
 // validate returns nil.
 func (empty) validate() error { return nil }
 
-// encodeRequest returns the line of a request for operation o, with defaults for empty arguments. It returns an error if the arguments
-// are invalid or the line is too long.
+// encodeRequest returns the line of a request for operation o, with defaults for empty arguments. It returns an error
+// if the arguments are invalid or the line is too long.
 func encodeRequest(o op, args any) ([]byte, error) {
 	switch r := args.(type) {
 	case MountRequest:
@@ -215,9 +216,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionLocks:   decodeArgs[SessionLocksRequest],
 }
 
-// decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these
-// fields. If the request needs one of these fields, decodeRequest returns an error. It checks the version before the arguments,
-// because in a version that is too old, fields may have another meaning.
+// decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names
+// of these fields. If the request needs one of these fields, decodeRequest returns an error. It checks the version
+// before the arguments, because in a version that is too old, fields may have another meaning.
 func decodeRequest(line []byte) (asked, error) {
 	var r request
 	a := asked{version: Protocol}
@@ -294,7 +295,8 @@ func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, err
 	return args, unknownFields(raw, reflect.TypeOf(args), ""), args.validate()
 }
 
-// decode decodes one JSON value. Its error describes the problem without quoting values, because a value may be a token.
+// decode decodes one JSON value. Its error describes the problem without quoting values, because a value may be a
+// token.
 func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
 		return badRequest("request is not valid UTF-8")
@@ -310,8 +312,9 @@ func decode(raw []byte, v any) error {
 	return nil
 }
 
-// unknownFields returns the names of all members of a JSON object, and of the objects in it, for which the struct type t has no field. The
-// names are sorted and begin with prefix. Like encoding/json, unknownFields ignores the case of letters.
+// unknownFields returns the names of all members of a JSON object, and of the objects in it, for which the struct type
+// t has no field. The names are sorted and begin with prefix. Like encoding/json, unknownFields ignores the case of
+// letters.
 func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
 	var members map[string]json.RawMessage
 	if t.Kind() != reflect.Struct || json.Unmarshal(raw, &members) != nil {
@@ -353,8 +356,8 @@ func decodeMessage(line []byte) (message, error) {
 	return m, nil
 }
 
-// readLine reads a line and returns it without the newline. It returns io.EOF only if the input ends before the first byte, and an error if
-// the line is longer than limit bytes.
+// readLine reads a line and returns it without the newline. It returns io.EOF only if the input ends before the first
+// byte, and an error if the line is longer than limit bytes.
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	for {

@@ -18,14 +18,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show HEAD`
-// would lack the parent commit to compare with, and would read every blob. The second commit adds hardly any bytes to the fetch.
+// acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then
+// `git show HEAD` would lack the parent commit to compare with, and would read every blob. The second commit adds
+// hardly any bytes to the fetch.
 const acquireDepth = 2
 
 // unfilteredNotice is the notice about a remote that sends contents with a commit.
 const unfilteredNotice = "the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once"
 
-// Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be in flight.
+// Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be
+// in flight.
 type Snapshot struct {
 	Ref     string    // full name of the branch or tag; "" if the caller passed the id of a commit
 	Commit  object.ID // zero for an unborn branch
@@ -37,7 +39,8 @@ type Snapshot struct {
 	Partial bool          // true if the remote supports filters, so that the commit was fetched without blobs
 
 	start time.Time
-	// took is the time from the call of Acquire until all trees were fetched. The field does not change after the channel done is closed.
+	// took is the time from the call of Acquire until all trees were fetched. The field does not change after the channel
+	// done is closed.
 	took time.Duration
 	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID
@@ -47,8 +50,8 @@ type Snapshot struct {
 	ready chan struct{} // closed when Commit and Tree are known, or when err is set
 	done  chan struct{} // closed when the fetch has ended
 	once  sync.Once     // runs the function that closes the channel ready
-	// err is the error that ended the fetch. The field does not change after the channel done is closed. If err is set and Tree
-	// is zero, not even the commit was fetched.
+	// err is the error that ended the fetch. The field does not change after the channel done is closed. If err is set and
+	// Tree is zero, not even the commit was fetched.
 	err error
 }
 
@@ -71,8 +74,8 @@ func (s *Snapshot) Took() time.Duration { return s.took }
 // Shallow returns the commits whose parents are not on this host. The caller must call Wait first.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
-// acquirer resolves refs, and fetches commits with their trees: for new mounts, for mounts that follow a branch, and for mounts
-// that are resumed. All fields of an acquirer are parts of the Store.
+// acquirer resolves refs, and fetches commits with their trees: for new mounts, for mounts that follow a branch, and
+// for mounts that are resumed. All fields of an acquirer are parts of the Store.
 type acquirer struct {
 	repo    *bare.Repo
 	storage *storage
@@ -85,9 +88,9 @@ type acquirer struct {
 	printed printed
 }
 
-// acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees, without
-// blobs if the remote supports filters. acquire returns as soon as the commit has been read. The trees continue to arrive in the
-// background. If ctx ends before the commit has been read, nothing is stored.
+// acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees,
+// without blobs if the remote supports filters. acquire returns as soon as the commit has been read. The trees continue
+// to arrive in the background. If ctx ends before the commit has been read, nothing is stored.
 func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	start := time.Now()
 	caps, err := a.fetcher.remote.Capabilities(ctx)
@@ -130,8 +133,8 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// newSnapshot returns the snapshot of the target t, whose commit and trees have not been read yet. start is the time at which
-// Acquire was called.
+// newSnapshot returns the snapshot of the target t, whose commit and trees have not been read yet. start is the time at
+// which Acquire was called.
 func newSnapshot(t remoteref.Target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
 		Ref: t.Name, Commit: t.Commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
@@ -139,22 +142,22 @@ func newSnapshot(t remoteref.Target, f object.Format, start time.Time) *Snapshot
 	}
 }
 
-// finish records that the fetch of a snapshot has ended, and wakes all goroutines that wait for the snapshot. err is nil, or the
-// error that ended the fetch. finish must be called exactly once.
+// finish records that the fetch of a snapshot has ended, and wakes all goroutines that wait for the snapshot. err is
+// nil, or the error that ended the fetch. finish must be called exactly once.
 func (s *Snapshot) finish(err error) {
 	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
 	close(s.done)
 }
 
-// haveSnapshot reads the commit of snap and sets its tree and time. It returns false if the store lacks the commit. Packs are
-// stored as a whole, so the trees of a stored commit are stored too.
+// haveSnapshot reads the commit of snap and sets its tree and time. It returns false if the store lacks the commit.
+// Packs are stored as a whole, so the trees of a stored commit are stored too.
 func (a *acquirer) haveSnapshot(snap *Snapshot) bool {
 	return readSnapshot(snap, a.storage.objects.Get)
 }
 
-// readSnapshot reads the commit and the root tree of snap with the function get, and sets snap.Tree and snap.Time. It returns
-// false if get cannot read the commit or the tree.
+// readSnapshot reads the commit and the root tree of snap with the function get, and sets snap.Tree and snap.Time. It
+// returns false if get cannot read the commit or the tree.
 func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byte, error)) bool {
 	t, content, err := get(snap.Commit, object.MaxCommitSize)
 	if err != nil || t != object.Commit {
@@ -171,8 +174,8 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 	return true
 }
 
-// stream starts the fetch of the target t and returns when the commit has been read. The trees continue to arrive afterwards. If
-// the fetch fails before the commit has been read, stream returns the error.
+// stream starts the fetch of the target t and returns when the commit has been read. The trees continue to arrive
+// afterwards. If the fetch fails before the commit has been read, stream returns the error.
 func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t remoteref.Target, snap *Snapshot) error {
 	req := transport.FetchRequest{Wants: []object.ID{t.Want}, Haves: a.repo.CompleteTips(), Tags: true}
 	// the request has a depth even if it contains haves, because the remote may not have any of those commits
@@ -242,8 +245,8 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	return err
 }
 
-// receiveFromHost copies the commit and its trees from the directory of the host. It returns an error if the host lacks a part of them or
-// a part is damaged.
+// receiveFromHost copies the commit and its trees from the directory of the host. It returns an error if the host lacks
+// a part of them or a part is damaged.
 func (a *acquirer) receiveFromHost(ctx context.Context, snap *Snapshot) error {
 	if snap.Tree.IsZero() {
 		return ErrNotFound // the host does not have the commit
@@ -280,7 +283,8 @@ func (a *acquirer) store(ctx context.Context, resp *transport.FetchResponse, sna
 				refused = fmt.Errorf("read commit %s: %w", id, err)
 				return
 			}
-			// git sends the commit as the first object of a pack, so the mount can be created while the trees are still in flight.
+			// git sends the commit as the first object of a pack, so the mount can be created while the trees are still in
+			// flight.
 			snap.Tree, snap.Time = info.Tree, info.Committed
 			snap.once.Do(func() { close(snap.ready) })
 		}

@@ -21,31 +21,33 @@ const (
 	maxAttributes = 100 << 20
 )
 
-// rules holds the .gitattributes files that apply in each directory of one tree. Directories are added when they are looked up. A
-// directory without a .gitattributes file uses the list of its parent. conversions.mu protects rules.
+// rules holds the .gitattributes files that apply in each directory of one tree. Directories are added when they are
+// looked up. A directory without a .gitattributes file uses the list of its parent. conversions.mu protects rules.
 type rules struct {
 	settings convert.Settings
-	// files maps the path of a directory to the list of the .gitattributes files that apply in this directory. The index in the
-	// list is the depth: the root's file is at index 0, the file of the directory itself is last. An element is nil if the
-	// directory at that depth has no .gitattributes file. Nil elements at the end of the list are left out.
+	// files maps the path of a directory to the list of the .gitattributes files that apply in this directory. The index
+	// in the list is the depth: the root's file is at index 0, the file of the directory itself is last. An element is nil
+	// if the directory at that depth has no .gitattributes file. Nil elements at the end of the list are left out.
 	files map[string][]*convert.File
-	// leavesOut is true if the file .lfsconfig of the tree may make git-lfs leave out files. It is set before files has an element.
+	// leavesOut is true if the file .lfsconfig of the tree may make git-lfs leave out files. It is set before files has an
+	// element.
 	leavesOut bool
 }
 
-// rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in the same
-// request as the file.
+// rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in
+// the same request as the file.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
-	files, err := v.attributes(ctx, treewalk.DirOf(path), func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
+	files, err := v.attributes(ctx, treewalk.DirOf(path),
+		func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return v.decide(files, id, path), nil
 }
 
-// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver did
-// not convert this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is
-// mounted.
+// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter
+// driver did not convert this blob, the returned rule does not contain the driver, so that contents and size stay the
+// same while the tree is mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
 	// If the rule has no driver, the map of refused contents need not be searched.
@@ -64,8 +66,8 @@ func (v *View) decide(files []*convert.File, id object.ID, path string) convert.
 	return r
 }
 
-// wantsForRead returns the wants for reading the file at path: the blob of the file, the .gitattributes files that apply to the
-// file, and the neighbours of the file. Blobs on this host are left out.
+// wantsForRead returns the wants for reading the file at path: the blob of the file, the .gitattributes files that
+// apply to the file, and the neighbours of the file. Blobs on this host are left out.
 func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	// If the file is on this host, only its .gitattributes files have to be fetched.
@@ -75,7 +77,8 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	}
 	for dir := treewalk.DirOf(path); ; dir = treewalk.DirOf(dir) {
 		if e, ok := v.attributesEntry(ctx, dir); ok && v.missing(e.ID) {
-			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: treewalk.Join(dir, attributesName)})
+			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling,
+				Path: treewalk.Join(dir, attributesName)})
 		}
 		if dir == "" {
 			break
@@ -89,8 +92,8 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	return c
 }
 
-// knownRule returns the same rule as the method rule, but does not wait. It returns false if a .gitattributes file for path is not
-// on this host.
+// knownRule returns the same rule as the method rule, but does not wait. It returns false if a .gitattributes file for
+// path is not on this host.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	files, err := v.attributesBy(treewalk.DirOf(path), v.localEntries, v.localFile)
 	if err != nil {
@@ -99,15 +102,15 @@ func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	return v.decide(files, id, path), true
 }
 
-// Exact reports whether the file at path can be read with the contents that checkout would write. Exact never waits. If the
-// attributes are not known yet, Exact returns true, because the file will be converted when it is read.
+// Exact reports whether the file at path can be read with the contents that checkout would write. Exact never waits. If
+// the attributes are not known yet, Exact returns true, because the file will be converted when it is read.
 func (v *View) Exact(path string) bool {
 	r, ok := v.knownRule(object.ID{}, path)
 	return !ok || r.Check() == nil
 }
 
-// Converts reports whether git would convert the file at path when the file is added to the repository. It considers the
-// attributes that have been looked up already, and no others. It never waits.
+// Converts reports whether git would convert the file at path when the file is added to the repository. It considers
+// the attributes that have been looked up already, and no others. It never waits.
 func (v *View) Converts(path string) bool {
 	v.conversions.mu.Lock()
 	files := v.rules.files[treewalk.DirOf(path)]
@@ -117,22 +120,24 @@ func (v *View) Converts(path string) bool {
 
 // Returns reports the same as Converts, but first waits until the attributes for path have been looked up.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
-	if _, err := v.attributes(ctx, treewalk.DirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
+	if _, err := v.attributes(ctx, treewalk.DirOf(path),
+		func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
 	}
 	return v.Converts(path), nil
 }
 
-// attributes returns the .gitattributes files that apply in the directory dir. If one of these files has to be fetched, the
-// request also contains the wants that the function along returns.
+// attributes returns the .gitattributes files that apply in the directory dir. If one of these files has to be fetched,
+// the request also contains the wants that the function along returns.
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
 	return v.attributesBy(dir, func(dir string) ([]object.TreeEntry, error) {
 		return v.store.trees.Directory(ctx, v.root, dir)
 	}, func(id object.ID, path string) (Content, error) { return v.openStored(ctx, id, path, along) })
 }
 
-// attributesBy returns the .gitattributes files that apply in the directory dir. If they have not been looked up before, it calls the
-// functions entries, which returns the entries of a directory, and open, which opens a .gitattributes or .lfsconfig file.
+// attributesBy returns the .gitattributes files that apply in the directory dir. If they have not been looked up
+// before, it calls the functions entries, which returns the entries of a directory, and open, which opens a
+// .gitattributes or .lfsconfig file.
 func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeEntry, error),
 	open func(id object.ID, path string) (Content, error)) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
@@ -185,14 +190,14 @@ func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeE
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
-	// The string is copied, because the caller's string may be a part of a larger buffer, such as a request of the kernel, which
-	// the map would keep in memory.
+	// The string is copied, because the caller's string may be a part of a larger buffer, such as a request of the kernel,
+	// which the map would keep in memory.
 	v.rules.files[strings.Clone(dir)] = files
 	return files, nil
 }
 
-// padded returns a copy of the list files, extended with nil elements to the length n. In such a list, the .gitattributes file of
-// a directory is at the index that equals the depth of the directory.
+// padded returns a copy of the list files, extended with nil elements to the length n. In such a list, the
+// .gitattributes file of a directory is at the index that equals the depth of the directory.
 func padded(files []*convert.File, n int) []*convert.File {
 	longer := make([]*convert.File, n, n+1)
 	copy(longer, files)
@@ -207,7 +212,8 @@ func depth(dir string) int {
 	return 1 + strings.Count(dir, "/")
 }
 
-// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no .gitattributes file.
+// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no
+// .gitattributes file.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
 	entries, err := v.store.trees.Directory(ctx, v.root, dir)
 	if err != nil {
@@ -216,14 +222,15 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 	return findAttributes(entries)
 }
 
-// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such entry.
+// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has
+// no such entry.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	// A symlink is accepted too, because git reads the text of a symlink's target as attributes.
 	return findBlob(entries, attributesName)
 }
 
-// lfsConfig returns the entry of .lfsconfig among the entries of the root directory. It returns false if there is none, or if no
-// driver of the user shares results, so that the file has no effect.
+// lfsConfig returns the entry of .lfsconfig among the entries of the root directory. It returns false if there is none,
+// or if no driver of the user shares results, so that the file has no effect.
 func (v *View) lfsConfig(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, d := range v.rules.settings.Drivers {
 		if d.Shared != "" {
@@ -233,7 +240,8 @@ func (v *View) lfsConfig(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// findBlob returns the entry of a file or symlink among the entries of a directory, and false if the directory has no such entry.
+// findBlob returns the entry of a file or symlink among the entries of a directory, and false if the directory has no
+// such entry.
 func findBlob(entries []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, e := range entries {
 		if e.Name > name {
@@ -263,8 +271,8 @@ func (v *View) localFile(id object.ID, _ string) (Content, error) {
 	return nil, odb.ErrNotFound
 }
 
-// parseAttributes parses one .gitattributes file of directory dir, and releases c, its contents. It returns nil if no line of the file
-// has an effect on contents, or if the file is larger than maxAttributes.
+// parseAttributes parses one .gitattributes file of directory dir, and releases c, its contents. It returns nil if no
+// line of the file has an effect on contents, or if the file is larger than maxAttributes.
 func (v *View) parseAttributes(c Content, dir string) (*convert.File, error) {
 	defer c.Release()
 	if c.Size() > maxAttributes {

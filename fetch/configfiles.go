@@ -22,8 +22,8 @@ type configFiles struct {
 	files int
 }
 
-// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of files of the tree. It
-// waits for missing trees. Mounts of the same tree share the result.
+// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of files of the
+// tree. It waits for missing trees. Mounts of the same tree share the result.
 func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
 	r, err := v.store.counts.configFilesOf(ctx, v.root)
 	if err != nil {
@@ -54,8 +54,8 @@ func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFi
 	return r, nil
 }
 
-// findConfigFiles appends the .gitignore and .gitattributes files below a tree to the lists in the parameter to, and adds the
-// number of files below the tree to to.files. dir is the path of the tree; "" is the root.
+// findConfigFiles appends the .gitignore and .gitattributes files below a tree to the lists in the parameter to, and
+// adds the number of files below the tree to to.files. dir is the path of the tree; "" is the root.
 func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := cs.trees.Entries(ctx, tree)
 	if err != nil {

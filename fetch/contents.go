@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// Content is the verified contents of one blob. It can be read until Release is called, even if the cache evicts the blob.
+// Content is the verified contents of one blob. It can be read until Release is called, even if the cache evicts the
+// blob.
 type Content interface {
 	io.ReaderAt
 	// Size returns the length of the contents in bytes.

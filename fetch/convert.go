@@ -25,8 +25,8 @@ import (
 )
 
 // maxConverted is the size, in bytes, up to which contents are converted in memory. Git also converts larger files, but
-// repositories hardly ever contain text files of that size. If a file is converted by a filter driver and in no other way, its
-// contents are streamed, so they may be of any size.
+// repositories hardly ever contain text files of that size. If a file is converted by a filter driver and in no other
+// way, its contents are streamed, so they may be of any size.
 const maxConverted = 512 << 20
 
 // results are the cache keys under which the result of a conversion may be stored. They have the type of an object id.
@@ -35,9 +35,9 @@ type results struct {
 	shared object.ID // key of the result that all mounts with the same driver share; zero if there is none
 }
 
-// resultsOf returns the cache keys of the result of converting the blob at path by the rule r. The output of a filter driver may
-// depend on the path, on the environment and on any settings, so it belongs to the mount. Only contents that the driver has put in
-// the place of a git-lfs pointer, and that have the hash in the pointer, are shared.
+// resultsOf returns the cache keys of the result of converting the blob at path by the rule r. The output of a filter
+// driver may depend on the path, on the environment and on any settings, so it belongs to the mount. Only contents that
+// the driver has put in the place of a git-lfs pointer, and that have the hash in the pointer, are shared.
 func (v *View) resultsOf(id object.ID, r convert.Rule, path string) (k results) {
 	d, ok := r.Driver()
 	if !ok {
@@ -119,9 +119,9 @@ func wholeOf(c Content) ([]byte, error) {
 	return content, nil
 }
 
-// smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result share it. The
-// conversion continues when these readers stop waiting, because most of it may be done by then. The fields below waiters do not
-// change after the channel done is closed.
+// smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result
+// share it. The conversion continues when these readers stop waiting, because most of it may be done by then. The
+// fields below waiters do not change after the channel done is closed.
 type smudge struct {
 	by      *conversions // conversions of the mount whose programs convert the blob
 	done    chan struct{}
@@ -140,9 +140,9 @@ type smudges struct {
 	running map[object.ID]*smudge // conversions in progress, by a cache key of their results
 }
 
-// join returns the conversion in progress with the given key. If there is none, join creates a conversion of the mount by and
-// returns begun as true; the caller must then run the conversion and call end. The caller counts as a reader that waits, unless
-// ahead is true, which means that no reader needs the result yet.
+// join returns the conversion in progress with the given key. If there is none, join creates a conversion of the mount
+// by and returns begun as true; the caller must then run the conversion and call end. The caller counts as a reader
+// that waits, unless ahead is true, which means that no reader needs the result yet.
 func (s *smudges) join(key object.ID, by *conversions, ahead bool) (m *smudge, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,8 @@ func (s *smudges) end(key object.ID, m *smudge) {
 	close(m.done)
 }
 
-// smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is in the cache.
+// smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is
+// in the cache.
 func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -176,7 +177,8 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 			v.smudgeAhead(b.Path, r)
 		}
 		metrics.Charge(ctx, metrics.Converted, 0, 0)
-		// A reader that stops waiting is no longer counted. When the count is zero, the filter driver may stop the conversion.
+		// A reader that stops waiting is no longer counted. When the count is zero, the filter driver may stop the
+		// conversion.
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)
@@ -189,8 +191,8 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 		case m.by != v.conversions && m.failed() && ctx.Err() == nil:
 			flight = k.own
 			continue
-		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails that
-		// is not marked `required`.
+		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails
+		// that is not marked `required`.
 		case m.left:
 			v.conversions.filters.MarkUnfiltered(k.own)
 			return v.Open(ctx, b)
@@ -210,8 +212,8 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, k results) (
 	}
 }
 
-// smudge returns the conversion of b by the rule r that is in progress under the key flight. If there is none, smudge starts it and
-// returns begun as true. The caller counts as a reader that waits, unless ahead is true.
+// smudge returns the conversion of b by the rule r that is in progress under the key flight. If there is none, smudge
+// starts it and returns begun as true. The caller counts as a reader that waits, unless ahead is true.
 func (v *View) smudge(b Blob, r convert.Rule, k results, flight object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
 	m, begun = s.smudges.join(flight, v.conversions, ahead)
@@ -235,14 +237,17 @@ func (v *View) smudge(b Blob, r convert.Rule, k results, flight object.ID, ahead
 	return m, true
 }
 
-// errUnchanged means that a driver has returned its input. Programs such as git-lfs also do this if they fail and are configured to
-// continue, so the output is not stored as the result of the driver.
+// errUnchanged means that a driver has returned its input. Programs such as git-lfs also do this if they fail and are
+// configured to continue, so the output is not stored as the result of the driver.
 var errUnchanged = errors.New("filter has returned its input unchanged")
 
-// runPrograms converts contents with external programs and stores the result in the cache. If the result is small, runPrograms also
-// returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms is a part.
-func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k results, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.storage.result(k); ok { // another conversion has stored the result since the caller searched the cache
+// runPrograms converts contents with external programs and stores the result in the cache. If the result is small,
+// runPrograms also returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms
+// is a part.
+func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k results, m *smudge,
+	ahead bool) ([]byte, error) {
+	// another conversion has stored the result since the caller searched the cache
+	if c, ok := v.store.storage.result(k); ok {
 		c.Release()
 		return nil, nil
 	}
@@ -254,8 +259,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k result
 		return nil, err
 	}
 	defer c.Release()
-	// If the contents are converted by a filter driver and in no other way, the driver reads the contents as a stream, so they
-	// may be of any size. Other conversions read all of the contents into memory first.
+	// If the contents are converted by a filter driver and in no other way, the driver reads the contents as a stream, so
+	// they may be of any size. Other conversions read all of the contents into memory first.
 	in := c
 	if !r.Streams() && c.Size() <= maxConverted {
 		content, err := wholeOf(c)
@@ -274,7 +279,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k result
 		}
 		in = inMemory(content)
 	}
-	// The result is stored in the cache when it is complete, not before, because a driver may fail after it has written a part.
+	// The result is stored in the cache when it is complete, not before, because a driver may fail after it has written a
+	// part.
 	out := &spool{storage: v.store.storage}
 	defer out.discard()
 	d, ok := r.Driver()
@@ -289,7 +295,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, k result
 		}
 	}
 	f := filter.File{
-		Path: b.Path, Ref: v.checkout.ref, Treeish: hexOf(v.checkout.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out,
+		Path: b.Path, Ref: v.checkout.ref, Treeish: hexOf(v.checkout.commit), BlobID: hexOf(b.ID), Content: in,
+		Size: in.Size(), Out: out,
 		Wanted: func() bool { return m.waiters.Load() > 0 }, Ahead: ahead,
 	}
 	switch {
@@ -322,8 +329,8 @@ func hexOf(id object.ID) string {
 	return id.String()
 }
 
-// spool is a writer for contents whose size is not known in advance. It keeps the contents in memory until they exceed spoolOver
-// bytes, and then moves them to a file.
+// spool is a writer for contents whose size is not known in advance. It keeps the contents in memory until they exceed
+// spoolOver bytes, and then moves them to a file.
 type spool struct {
 	storage *storage
 	// data holds the contents while their size is at most spoolOver bytes.

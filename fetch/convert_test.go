@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// The keys of a driver's results contain the mount and its settings. Only git-lfs with the same settings has a common key.
+// The keys of a driver's results contain the mount and its settings. Only git-lfs with the same settings has a common
+// key.
 func TestResultsOf(t *testing.T) {
 	view := func(owner string) *View {
 		f, _, err := filters.Open(nil, owner, "", filepath.Join(t.TempDir(), "unfiltered"), false, zap.NewNop())
@@ -27,13 +28,15 @@ func TestResultsOf(t *testing.T) {
 	}
 	id := object.MustID("0123456789012345678901234567890123456789")
 	crlf, process := rule(convert.Driver{}, "* eol=crlf"), rule(convert.Driver{Process: "x"}, "* filter=x")
-	lfs, otherLFS := rule(convert.Driver{Process: "x", Shared: "1"}, "* filter=x"), rule(convert.Driver{Process: "x", Shared: "2"}, "* filter=x")
+	lfs, otherLFS := rule(convert.Driver{Process: "x", Shared: "1"}, "* filter=x"),
+		rule(convert.Driver{Process: "x", Shared: "2"}, "* filter=x")
 	smudge := rule(convert.Driver{Smudge: "x"}, "* filter=x")
 	if view("1").resultsOf(id, crlf, "a") != view("2").resultsOf(id, crlf, "b") {
 		t.Error("the result of a conversion without a driver belongs to a mount")
 	}
 	one := view("1").resultsOf(id, process, "a")
-	if one == view("2").resultsOf(id, process, "a") || one == view("1").resultsOf(id, process, "b") || !one.shared.IsZero() {
+	if one == view("2").resultsOf(id, process, "a") || one == view("1").resultsOf(id, process, "b") ||
+		!one.shared.IsZero() {
 		t.Error("the result of a driver is used for another mount or another path")
 	}
 	if view("1").resultsOf(id, smudge, "a") != view("1").resultsOf(id, smudge, "b") {
@@ -42,7 +45,8 @@ func TestResultsOf(t *testing.T) {
 	if view("1").resultsOf(id, lfs, "a").shared != view("2").resultsOf(id, lfs, "b").shared {
 		t.Error("contents of git-lfs are not shared")
 	}
-	if view("1").resultsOf(id, lfs, "a").shared == view("1").resultsOf(id, otherLFS, "a").shared || !view("1").resultsOf(id, lfs.Private(), "a").shared.IsZero() {
+	if view("1").resultsOf(id, lfs, "a").shared == view("1").resultsOf(id, otherLFS, "a").shared ||
+		!view("1").resultsOf(id, lfs.Private(), "a").shared.IsZero() {
 		t.Error("contents of git-lfs are shared with other settings")
 	}
 }

@@ -10,17 +10,18 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// counts caches the results of walks through whole trees: the numbers of files and blobs, and the .gitignore and .gitattributes
-// files. All mounts of a tree share these results. mu protects the maps and is not held during a walk.
+// counts caches the results of walks through whole trees: the numbers of files and blobs, and the .gitignore and
+// .gitattributes files. All mounts of a tree share these results. mu protects the maps and is not held during a walk.
 type counts struct {
 	trees   *trees
 	storage *storage
 	tasks   *tasks.Group
 
-	mu          sync.Mutex
-	known       map[object.ID]treeCount     // last finished count of each tree
-	counting    map[object.ID]chan struct{} // trees that are being counted; each channel is closed when the count of its tree has ended
-	configFiles map[object.ID]configFiles   // .gitignore and .gitattributes files, by tree
+	mu    sync.Mutex
+	known map[object.ID]treeCount // last finished count of each tree
+	// trees that are being counted; each channel is closed when the count of its tree has ended
+	counting    map[object.ID]chan struct{}
+	configFiles map[object.ID]configFiles // .gitignore and .gitattributes files, by tree
 }
 
 func newCounts(t *trees, s *storage, work *tasks.Group) *counts {
@@ -28,18 +29,19 @@ func newCounts(t *trees, s *storage, work *tasks.Group) *counts {
 		counting: map[object.ID]chan struct{}{}, configFiles: map[object.ID]configFiles{}}
 }
 
-// Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this host.
+// Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are
+// on this host.
 type Counts struct {
 	Files, Blobs, Fetched int
 	Bytes                 int64 // total size, in bytes, of the blobs on this host
 }
 
-// Counts counts the files of the tree that the mount shows. It leaves out the files below subtrees that have not been fetched
-// yet. Counts never waits.
+// Counts counts the files of the tree that the mount shows. It leaves out the files below subtrees that have not been
+// fetched yet. Counts never waits.
 func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.Shown()) }
 
-// Blobs calls visit for every file of the tree that the mount shows with the id of its blob. It leaves out the files below subtrees
-// that have not been fetched yet, and never waits.
+// Blobs calls visit for every file of the tree that the mount shows with the id of its blob. It leaves out the files
+// below subtrees that have not been fetched yet, and never waits.
 func (v *RawView) Blobs(visit func(object.ID)) {
 	v.store.trees.WalkLocal(v.Shown(), "", func(f treewalk.File) { visit(f.ID) })
 }
@@ -94,7 +96,8 @@ func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Cou
 	}
 }
 
-// recount counts a tree, stores the result and closes done. If the store is closed, recount closes done without a count.
+// recount counts a tree, stores the result and closes done. If the store is closed, recount closes done without a
+// count.
 func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	began := time.Now()
 	// end stores the count h if counted is true, and wakes all callers that wait for the count.

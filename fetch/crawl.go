@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these wants.
+	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for
+	// these wants.
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
-	// bulkTries is the maximum number of bulk requests of one crawl. A second one is sent if the answer to the first was broken
-	// early.
+	// bulkTries is the maximum number of bulk requests of one crawl. A second one is sent if the answer to the first was
+	// broken early.
 	bulkTries = 2
 )
 
@@ -94,8 +95,9 @@ func (v *RawView) noteSearch(ctx context.Context, b Blob) {
 	}
 }
 
-// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs
-// that did not arrive stay missing, so the caller requests them by their ids. It returns false if nothing has to be requested.
+// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has
+// ended. Blobs that did not arrive stay missing, so the caller requests them by their ids. It returns false if nothing
+// has to be requested.
 func (v *RawView) fetchWhole(ctx context.Context, scope string) (missing bool) {
 	f := v.store.fetcher
 	for range bulkTries {
@@ -126,9 +128,10 @@ func (v *RawView) fetchWhole(ctx context.Context, scope string) (missing bool) {
 			return true
 		}
 		relaxed := collector.Relax()
-		_, err = f.pipe.SendBulk(ctx, covered, func(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
-			return f.sendBulk(ctx, b, wants, len(wants) == 1 && wants[0] == v.commit, arrived)
-		})
+		_, err = f.pipe.SendBulk(ctx, covered,
+			func(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
+				return f.sendBulk(ctx, b, wants, len(wants) == 1 && wants[0] == v.commit, arrived)
+			})
 		relaxed()
 		var broken pipeline.AnswerError
 		if !errors.As(err, &broken) {
@@ -147,8 +150,8 @@ func (v *RawView) bulkWant(d *readahead.Dir) object.ID {
 	return d.ID
 }
 
-// survey counts the blobs below a directory that are on this host and that are missing. It waits for missing trees. A blob that
-// several files share is counted several times.
+// survey counts the blobs below a directory that are on this host and that are missing. It waits for missing trees. A
+// blob that several files share is counted several times.
 func (v *RawView) survey(ctx context.Context, tree object.ID, dir string) (*readahead.Dir, error) {
 	d := &readahead.Dir{ID: tree, Path: dir}
 	entries, err := v.store.trees.Entries(ctx, tree)
@@ -174,15 +177,16 @@ func (v *RawView) survey(ctx context.Context, tree object.ID, dir string) (*read
 	return d, nil
 }
 
-// wantable reports whether a blob is missing, not in flight, and probably on the Store's remote. It does not search the directories of
-// mounts, because that takes some 20 µs and a survey asks for all blobs of a tree.
+// wantable reports whether a blob is missing, not in flight, and probably on the Store's remote. It does not search the
+// directories of mounts, because that takes some 20 µs and a survey asks for all blobs of a tree.
 func (v *RawView) wantable(id object.ID) bool {
 	return v.missing(id) && !v.store.fetcher.pipe.IsInFlight(id) && !v.store.storage.onSessionRemote(id)
 }
 
-// sendBulk requests the objects wants with all blobs that they contain, and stores each blob when it arrives. If commit is true,
-// wants contains one commit, whose history is left out. Wants that the remote refuses are not sent again.
-func (f *fetcher) sendBulk(ctx context.Context, b *pipeline.Batch, wants []object.ID, commit bool, arrived func(object.ID, []byte)) error {
+// sendBulk requests the objects wants with all blobs that they contain, and stores each blob when it arrives. If commit
+// is true, wants contains one commit, whose history is left out. Wants that the remote refuses are not sent again.
+func (f *fetcher) sendBulk(ctx context.Context, b *pipeline.Batch, wants []object.ID, commit bool,
+	arrived func(object.ID, []byte)) error {
 	req := transport.FetchRequest{Wants: wants, Once: true}
 	if commit {
 		req.Depth = 1

@@ -18,7 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A search program that lists the root causes one request for all contents, and work that can wait is delayed until shortly after that.
+// A search program that lists the root causes one request for all contents, and work that can wait is delayed until
+// shortly after that.
 func TestListingOfASearchFetchesEverything(t *testing.T) {
 	files := map[string]gittest.File{}
 	for n := range 400 {
@@ -134,7 +135,8 @@ func caller(t *testing.T, name string, args ...string) context.Context {
 	return context.WithValue(t.Context(), proc.CallerKey{}, c.Process.Pid)
 }
 
-// serveFiles returns a server of a repository with one commit of these files, a new store of the repository, and the commit.
+// serveFiles returns a server of a repository with one commit of these files, a new store of the repository, and the
+// commit.
 func serveFiles(t *testing.T, files map[string]gittest.File) (*gittest.Server, *Store, *Snapshot) {
 	t.Helper()
 	root := t.TempDir()

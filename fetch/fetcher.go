@@ -19,9 +19,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// fetcher sends requests to the remote, and stores the blobs of the answers where readers find them. The pipeline decides when
-// each blob is requested, and calls sendBlobs for each batch. A fetcher needs no lock, because its counters are atomic and the
-// pipeline has its own lock.
+// fetcher sends requests to the remote, and stores the blobs of the answers where readers find them. The pipeline
+// decides when each blob is requested, and calls sendBlobs for each batch. A fetcher needs no lock, because its
+// counters are atomic and the pipeline has its own lock.
 type fetcher struct {
 	remote  *transport.Remote
 	pipe    *pipeline.Pipeline
@@ -43,8 +43,8 @@ func newFetcher(cfg Config, s *storage, t *tasks.Group) *fetcher {
 	return f
 }
 
-// count adds one blob to the statistics, and records the size of the blob in the table of sizes. If the blob is large, content is
-// nil, and count does not record the size.
+// count adds one blob to the statistics, and records the size of the blob in the table of sizes. If the blob is large,
+// content is nil, and count does not record the size.
 func (f *fetcher) count(id object.ID, content []byte) {
 	if content != nil {
 		f.storage.sizes.Put(id, int64(len(content)))
@@ -53,8 +53,8 @@ func (f *fetcher) count(id object.ID, content []byte) {
 	f.blobsIn.Add(1)
 }
 
-// request sends a request for a pack. As soon as an answer begins, request records that the remote is reachable, even if the pack
-// turns out to be invalid.
+// request sends a request for a pack. As soon as an answer begins, request records that the remote is reachable, even
+// if the pack turns out to be invalid.
 func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
 	resp, err := f.remote.Fetch(ctx, r)
 	if err == nil {
@@ -74,15 +74,15 @@ func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.I
 	return nil
 }
 
-// unpackBlobs verifies the blobs of a pack and stores each blob when it arrives. It calls the function arrived for each stored
-// blob, in another goroutine, and returns the number of blobs.
+// unpackBlobs verifies the blobs of a pack and stores each blob when it arrives. It calls the function arrived for each
+// stored blob, in another goroutine, and returns the number of blobs.
 func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
 	blobs := intake.New(func(objects []odb.Object) error { return f.publish(objects, arrived) })
 	n, err := odb.Unpack(ctx, blobs.Reader(r), odb.UnpackOptions{
 		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
-			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache, and
-			// a tree as a delta against another tree, which is in a pack of the store.
+			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache,
+			// and a tree as a delta against another tree, which is in a pack of the store.
 			if err := blobs.Await(); err != nil {
 				return nil, 0, nil, err
 			}
@@ -123,8 +123,8 @@ func (f *fetcher) publish(blobs []odb.Object, arrived func(object.ID, []byte)) e
 	return err
 }
 
-// probe requests the remote's HEAD in the background. The request is small, and its result shows whether an unreachable remote
-// answers again.
+// probe requests the remote's HEAD in the background. The request is small, and its result shows whether an unreachable
+// remote answers again.
 func (f *fetcher) probe() {
 	f.tasks.Start(func(ctx context.Context) {
 		f.pipe.Health().Probe(ctx, func() error {
@@ -134,14 +134,14 @@ func (f *fetcher) probe() {
 	})
 }
 
-// retry calls work, a function that sends requests to the remote, and repeats the call while the remote is unreachable, for at
-// most Config.Deadline.
+// retry calls work, a function that sends requests to the remote, and repeats the call while the remote is unreachable,
+// for at most Config.Deadline.
 func (f *fetcher) retry(ctx context.Context, work func() error) error {
 	return f.pipe.Health().Retry(ctx, nil, work)
 }
 
-// requestFailure returns the probable reason why an object was not fetched: the last failure of the remote. If the remote has not
-// failed, it returns the refusal of an object, and if no object is refused, ErrNotFound.
+// requestFailure returns the probable reason why an object was not fetched: the last failure of the remote. If the
+// remote has not failed, it returns the refusal of an object, and if no object is refused, ErrNotFound.
 func (f *fetcher) requestFailure() error {
 	if _, err := f.pipe.Health().Failure(); err != nil {
 		return err
@@ -152,8 +152,8 @@ func (f *fetcher) requestFailure() error {
 	return ErrNotFound
 }
 
-// contentsFailure returns the reason why the contents of blob id were not fetched: the refusal of the blob, or, if the blob is
-// not refused, the result of requestFailure.
+// contentsFailure returns the reason why the contents of blob id were not fetched: the refusal of the blob, or, if the
+// blob is not refused, the result of requestFailure.
 func (f *fetcher) contentsFailure(id object.ID) error {
 	if err := f.pipe.Refusals().Refused(id); err != nil {
 		return err

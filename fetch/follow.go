@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// tip asks the remote, with one request, for the commit of a branch. It returns the zero id if the branch has no commit. While
-// the remote is unreachable, it waits for at most Config.Deadline.
+// tip asks the remote, with one request, for the commit of a branch. It returns the zero id if the branch has no
+// commit. While the remote is unreachable, it waits for at most Config.Deadline.
 func (a *acquirer) tip(ctx context.Context, ref string) (tip object.ID, err error) {
 	err = a.fetcher.retry(ctx, func() (err error) {
 		tip, err = a.resolveCommit(ctx, ref)
@@ -20,9 +20,10 @@ func (a *acquirer) tip(ctx context.Context, ref string) (tip object.ID, err erro
 	return tip, err
 }
 
-// advance fetches the new commit tip of a branch of the remote, with the trees of the commit and without file contents. If the
-// store has the complete history, the history stays complete: one request fetches all commits reachable from the commit tip but
-// not from have, a commit on this host. If the history is not complete, advance fetches the newest commits, as for a new mount.
+// advance fetches the new commit tip of a branch of the remote, with the trees of the commit and without file contents.
+// If the store has the complete history, the history stays complete: one request fetches all commits reachable from the
+// commit tip but not from have, a commit on this host. If the history is not complete, advance fetches the newest
+// commits, as for a new mount.
 func (a *acquirer) advance(ctx context.Context, ref string, tip, have object.ID) error {
 	if !a.repo.Complete() {
 		return a.acquireWhole(ctx, tip.String())
@@ -48,8 +49,8 @@ func (a *acquirer) advance(ctx context.Context, ref string, tip, have object.ID)
 	return a.moveRef(ref, tip)
 }
 
-// acquireWhole acquires ref and waits until all of its trees are on this host. While the remote is unreachable, acquireWhole
-// tries again.
+// acquireWhole acquires ref and waits until all of its trees are on this host. While the remote is unreachable,
+// acquireWhole tries again.
 func (a *acquirer) acquireWhole(ctx context.Context, ref string) error {
 	return a.fetcher.retry(ctx, func() error {
 		snap, err := a.acquire(ctx, ref)
@@ -60,8 +61,8 @@ func (a *acquirer) acquireWhole(ctx context.Context, ref string) error {
 	})
 }
 
-// requestSince fetches, with one request, the commits that are reachable from the commit tip but not from the commit have. have
-// is the zero id if the request has no such commit.
+// requestSince fetches, with one request, the commits that are reachable from the commit tip but not from the commit
+// have. have is the zero id if the request has no such commit.
 func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
 	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: a.repo.CompleteTips()}
 	if !have.IsZero() && !slices.Contains(req.Haves, have) {
@@ -84,8 +85,8 @@ func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities
 	return nil
 }
 
-// moveRef sets one ref of the store's repository to the commit tip, whose history is on this host. The caller holds the lock of
-// bare.Repo.LockHistory.
+// moveRef sets one ref of the store's repository to the commit tip, whose history is on this host. The caller holds the
+// lock of bare.Repo.LockHistory.
 func (a *acquirer) moveRef(ref string, tip object.ID) error {
 	// The other refs are not changed, because it is not known whether other branches have also moved.
 	list, err := a.repo.MoveRef(ref, tip)

@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A container puts an invalid object into the git directory of its mount. Other mounts of the store read the valid one from the remote.
+// A container puts an invalid object into the git directory of its mount. Other mounts of the store read the valid one
+// from the remote.
 func TestInvalidObjectOfAnotherMount(t *testing.T) {
 	root := t.TempDir()
 	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
@@ -52,7 +53,8 @@ func TestInvalidObjectOfAnotherMount(t *testing.T) {
 	var b bytes.Buffer
 	z := zlib.NewWriter(&b)
 	_, err = z.Write([]byte("blob 1000\x00invalid"))
-	if err := errors.Join(err, z.Close(), os.MkdirAll(filepath.Join(own, "objects", "pack"), 0o755), os.MkdirAll(filepath.Dir(name), 0o755),
+	if err := errors.Join(err, z.Close(), os.MkdirAll(filepath.Join(own, "objects", "pack"), 0o755),
+		os.MkdirAll(filepath.Dir(name), 0o755),
 		os.WriteFile(name, b.Bytes(), 0o644), guard.Create(own, nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -29,9 +29,10 @@ const (
 	Complete  History = "complete"  // every commit reachable from the remote's refs is on this host
 )
 
-// history fetches all commits of the remote's branches and tags, and keeps the refs that the remote had at the last such fetch.
-// On disk, the store's bare repository contains the refs and the boundary (the commits whose parents are missing). mu protects
-// the fields below mu. A process that fetches history holds the lock of bare.Repo.LockHistory, which excludes other processes.
+// history fetches all commits of the remote's branches and tags, and keeps the refs that the remote had at the last
+// such fetch. On disk, the store's bare repository contains the refs and the boundary (the commits whose parents are
+// missing). mu protects the fields below mu. A process that fetches history holds the lock of bare.Repo.LockHistory,
+// which excludes other processes.
 type history struct {
 	repo    *bare.Repo
 	storage *storage
@@ -40,8 +41,8 @@ type history struct {
 
 	mu    sync.Mutex
 	state History
-	// refs are the refs that the remote had when the history was last completed, and those that were added by Listing.Here since then. The
-	// slice is replaced, never changed.
+	// refs are the refs that the remote had when the history was last completed, and those that were added by Listing.Here
+	// since then. The slice is replaced, never changed.
 	refs []packedrefs.Ref
 	read bool // whether refs contains the refs that are stored on disk
 }
@@ -49,10 +50,10 @@ type history struct {
 // maxHistoryWait is the maximum time for which the fetch of history is delayed because readers wait for the remote.
 const maxHistoryWait = 30 * time.Second
 
-// fetch fetches the whole history of all branches and tags, without blobs. One process at a time fetches the history of a store;
-// other processes wait. Just after a mount, many readers wait for the remote. As long as readers wait, fetch delays its request,
-// for at most maxHistoryWait or until the function urgent returns true. listed is the list of the remote's refs, if it was
-// requested before; the remote is asked again if the list is old, or after a failure.
+// fetch fetches the whole history of all branches and tags, without blobs. One process at a time fetches the history of
+// a store; other processes wait. Just after a mount, many readers wait for the remote. As long as readers wait, fetch
+// delays its request, for at most maxHistoryWait or until the function urgent returns true. listed is the list of the
+// remote's refs, if it was requested before; the remote is asked again if the list is old, or after a failure.
 func (h *history) fetch(ctx context.Context, listed *Listing, urgent func() bool) error {
 	h.setState(Deepening)
 	busy := func() bool { return !urgent() && h.fetcher.pipe.Busy() }
@@ -110,8 +111,8 @@ func (h *history) fetchExclusively(ctx context.Context, listed *Listing, busy fu
 			return err
 		}
 	}
-	// If all commits of the refs are in the store, and the boundary is empty (no commit lacks its parents), then the first fetch
-	// has contained the whole history, and no request is necessary.
+	// If all commits of the refs are in the store, and the boundary is empty (no commit lacks its parents), then the first
+	// fetch has contained the whole history, and no request is necessary.
 	missing := h.missingTips(refs)
 	if !h.repo.Complete() && (len(missing) > 0 || len(h.repo.Boundary()) > 0) {
 		if err := h.copyFromHost(ctx); err != nil {
@@ -140,8 +141,8 @@ func (h *history) fetchExclusively(ctx context.Context, listed *Listing, busy fu
 	return nil
 }
 
-// copyFromHost copies the history that the host has fetched into the store. It does nothing if the host has no complete history. The
-// caller holds the lock of bare.Repo.LockHistory.
+// copyFromHost copies the history that the host has fetched into the store. It does nothing if the host has no complete
+// history. The caller holds the lock of bare.Repo.LockHistory.
 func (h *history) copyFromHost(ctx context.Context) error {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(h.repo.Objects(), "pack", name+".idx"))
@@ -163,8 +164,8 @@ func (h *history) copyFromHost(ctx context.Context) error {
 	return h.repo.WriteRefs(past.Head, past.Refs)
 }
 
-// writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. If this fails, writeCommitGraph logs
-// the error.
+// writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. If this fails,
+// writeCommitGraph logs the error.
 func (h *history) writeCommitGraph(ctx context.Context) {
 	if err := h.repo.WriteCommitGraph(ctx); err != nil {
 		h.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
@@ -182,9 +183,10 @@ func (h *history) missingTips(refs transport.Refs) []object.ID {
 	return ids
 }
 
-// fetchAll fetches all objects that are reachable from the refs, in one pack, as a clone does. It sends no haves, because the
-// remote needs about ten times as long to create the pack for a request with haves.
-func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
+// fetchAll fetches all objects that are reachable from the refs, in one pack, as a clone does. It sends no haves,
+// because the remote needs about ten times as long to create the pack for a request with haves.
+func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, refs transport.Refs,
+	busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
 	for _, r := range refs.List {
@@ -204,7 +206,8 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 		return err
 	}
 	defer resp.Pack.Close()
-	// The pack may be large. While readers wait for other requests, the pack is not read, so that TCP slows the remote down.
+	// The pack may be large. While readers wait for other requests, the pack is not read, so that TCP slows the remote
+	// down.
 	paused := readerFunc(func(p []byte) (int, error) {
 		if err := pipeline.WaitWhile(ctx, pipeline.MaxPause, busy); err != nil {
 			return 0, err
@@ -270,7 +273,8 @@ func joined(list, newer []packedrefs.Ref) []packedrefs.Ref {
 	return append(rest, newer...)
 }
 
-// list returns the remote's branches and tags at the time when the history was last completed, and those that were added since then.
+// list returns the remote's branches and tags at the time when the history was last completed, and those that were
+// added since then.
 func (h *history) list() []packedrefs.Ref {
 	h.mu.Lock()
 	refs, read := h.refs, h.read
@@ -288,8 +292,8 @@ func (h *history) list() []packedrefs.Ref {
 	return h.refs
 }
 
-// defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
-// not known or does not exist.
+// defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; ""
+// if it is not known or does not exist.
 func (h *history) defaultBranch() string {
 	// before the history is complete, Head returns the default branch of `git init`, which may not exist
 	head := h.repo.Head()
@@ -299,8 +303,8 @@ func (h *history) defaultBranch() string {
 	return head
 }
 
-// setComplete sets the state to Complete if no state was set before. It is called by a process that takes over from another
-// process which had fetched the complete history.
+// setComplete sets the state to Complete if no state was set before. It is called by a process that takes over from
+// another process which had fetched the complete history.
 func (h *history) setComplete() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -316,8 +320,8 @@ func (h *history) current() History {
 	return h.state
 }
 
-// fetchWithGit fetches the missing history with stock git, which sends the commits on this host as haves. If filter is true, the
-// remote leaves out the contents of files. The caller holds the lock of bare.Repo.LockHistory.
+// fetchWithGit fetches the missing history with stock git, which sends the commits on this host as haves. If filter is
+// true, the remote leaves out the contents of files. The caller holds the lock of bare.Repo.LockHistory.
 func (h *history) fetchWithGit(ctx context.Context, filter bool) error {
 	if err := h.repo.FetchHistory(ctx, filter); err != nil {
 		return err

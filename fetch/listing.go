@@ -111,8 +111,9 @@ func (h *history) lackingTags(refs transport.Refs, usable func(object.ID) bool) 
 	return tags
 }
 
-// recent returns the list for a fetch of the history. It returns false if l is nil, if the list has not arrived, or if the remote must be
-// asked again, because the list is old or the refs of the store were changed after it. changed is the time of the last such change.
+// recent returns the list for a fetch of the history. It returns false if l is nil, if the list has not arrived, or if
+// the remote must be asked again, because the list is old or the refs of the store were changed after it. changed is
+// the time of the last such change.
 func (l *Listing) recent(changed time.Time) (transport.Refs, bool) {
 	if l == nil {
 		return transport.Refs{}, false
@@ -125,7 +126,8 @@ func (l *Listing) recent(changed time.Time) (transport.Refs, bool) {
 	}
 }
 
-// has reports whether the store has an object, which stock git may have fetched from a plain file server as a loose object.
+// has reports whether the store has an object, which stock git may have fetched from a plain file server as a loose
+// object.
 func (h *history) has(id object.ID) bool {
 	if h.storage.objects.Has(id) {
 		return true

@@ -96,7 +96,8 @@ func TestListing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := names(s.Refs()); !slices.Equal(got, all) || requests(gittest.LsRefs) != before+asks {
-			t.Errorf("history: refs %q, want %q; got %d requests for refs, want %d", got, all, requests(gittest.LsRefs)-before, asks)
+			t.Errorf("history: refs %q, want %q; got %d requests for refs, want %d", got, all,
+				requests(gittest.LsRefs)-before, asks)
 		}
 	}
 	here(listed, 3, all...)

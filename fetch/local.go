@@ -12,22 +12,25 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb/namedset"
 )
 
-// Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or that git
-// fetched there without the Store. While the Local is open, the Store reads these objects for all of its mounts. These objects do not
-// become a part of the Store: the Store's history, and the packs that the Store provides to git, do not include them.
+// Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created
+// there, or that git fetched there without the Store. While the Local is open, the Store reads these objects for all of
+// its mounts. These objects do not become a part of the Store: the Store's history, and the packs that the Store
+// provides to git, do not include them.
 type Local struct {
 	store *Store
 	dir   string // path of the git directory's `objects` directory
 
-	mu            sync.Mutex
-	closed        bool
-	own           *odb.Dir           // packs and loose objects of the directory dir; nil until dir contains a directory of packs
-	sessionRemote SessionRemote      // supplies objects of the session that the store's remote lacks; nil if the mount has no session remote
+	mu     sync.Mutex
+	closed bool
+	// packs and loose objects of the directory dir; nil until dir contains a directory of packs
+	own *odb.Dir
+	// supplies objects of the session that the store's remote lacks; nil if the mount has no session remote
+	sessionRemote SessionRemote
 	expected      map[object.ID]bool // blobs that are requested from sessionRemote first
 }
 
-// OpenLocal adds the `objects` directory dir to the directories in which the Store searches for objects, until the Local is
-// closed. dir need not exist yet.
+// OpenLocal adds the `objects` directory dir to the directories in which the Store searches for objects, until the
+// Local is closed. dir need not exist yet.
 func (s *Store) OpenLocal(dir string) *Local {
 	l := &Local{store: s, dir: dir}
 	s.storage.attach(l)
@@ -37,8 +40,8 @@ func (s *Store) OpenLocal(dir string) *Local {
 // Objects returns the paths of the object directories of the Local and of its Store.
 func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Objects()...) }
 
-// NamedBlobs returns the set of the blobs that the trees in the packs of the Local and of its Store name. It must not be called before
-// a commit was acquired.
+// NamedBlobs returns the set of the blobs that the trees in the packs of the Local and of its Store name. It must not
+// be called before a commit was acquired.
 func (l *Local) NamedBlobs() namedset.Union {
 	return append(namedset.Union{l.store.storage.named.In(l.dir, l.store.Format())}, l.store.NamedBlobs()...)
 }
@@ -55,8 +58,8 @@ func (l *Local) Close() error {
 	return l.own.Packs.Close()
 }
 
-// open returns the objects of the directory. The first call opens the directory. It returns false if the directory contains no
-// directory of packs, if the Local is closed, or if the Store does not know its object format yet.
+// open returns the objects of the directory. The first call opens the directory. It returns false if the directory
+// contains no directory of packs, if the Local is closed, or if the Store does not know its object format yet.
 func (l *Local) open() (own *odb.Dir, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

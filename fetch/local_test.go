@@ -150,7 +150,8 @@ func TestHydrationOfLocalObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commit, err := other.Commit("main", map[string]gittest.File{"a": {Data: []byte("a")}, "b/c": {Data: []byte("c")}}, "Own")
+	commit, err := other.Commit("main", map[string]gittest.File{"a": {Data: []byte("a")}, "b/c": {Data: []byte("c")}},
+		"Own")
 	if err != nil {
 		t.Fatal(err)
 	}

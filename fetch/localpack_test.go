@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// repackedFirst provides the loose objects of a directory, and repacks them with git at the worst moment: after the packs were searched,
-// and before the loose objects are.
+// repackedFirst provides the loose objects of a directory, and repacks them with git at the worst moment: after the
+// packs were searched, and before the loose objects are.
 type repackedFirst struct {
 	odb.Source
 	repack func()

@@ -14,19 +14,20 @@ import (
 const (
 	// alongside is the maximum number of blobs that readahead adds to the request for the blob that is read.
 	alongside = 512
-	// slack is how many missing blobs a reader may skip between two reads that wait for contents. If more missing blobs are
-	// between two such reads, the second read is attributed to another reader.
+	// slack is how many missing blobs a reader may skip between two reads that wait for contents. If more missing blobs
+	// are between two such reads, the second read is attributed to another reader.
 	slack = 8
-	// maxLook is how many files a reader may skip between two reads that wait for contents. Unlike slack, maxLook also counts
-	// files whose blobs are on this host.
+	// maxLook is how many files a reader may skip between two reads that wait for contents. Unlike slack, maxLook also
+	// counts files whose blobs are on this host.
 	maxLook = 1024
 	// neighbourTime is the maximum time for which the request for a blob is delayed while its neighbours are searched.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are for files that
-// follow path in the tree, or precede it if the reader reads backward. If the blob is in flight already, or has just arrived, neighbours
-// returns no wants. The search ends after neighbourTime, so it finds fewer wants if it has to wait for missing trees.
+// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are
+// for files that follow path in the tree, or precede it if the reader reads backward. If the blob is in flight already,
+// or has just arrived, neighbours returns no wants. The search ends after neighbourTime, so it finds fewer wants if it
+// has to wait for missing trees.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
@@ -70,9 +71,9 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	return c
 }
 
-// readerBefore returns the position of the reader that probably waits for path, and the order in which this reader reads: at most
-// slack missing blobs and at most maxLook files are between path and the file for which this reader waited last. readerBefore
-// returns nil if there is no such reader.
+// readerBefore returns the position of the reader that probably waits for path, and the order in which this reader
+// reads: at most slack missing blobs and at most maxLook files are between path and the file for which this reader
+// waited last. readerBefore returns nil if there is no such reader.
 func (v *RawView) readerBefore(ctx context.Context, path string) (*readahead.Position, treewalk.Order) {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {

@@ -30,13 +30,15 @@ func (s *storage) missing(ids []object.ID) []object.ID {
 // refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *storage) refresh() error { return s.objects.Refresh() }
 
-// addFetched makes the packs visible that stock git has fetched into the store, and adds the blobs that their trees name to the set.
+// addFetched makes the packs visible that stock git has fetched into the store, and adds the blobs that their trees
+// name to the set.
 func (s *storage) addFetched(ctx context.Context) error {
 	return errors.Join(s.refresh(), namedset.Union{s.named.In(s.repo.Objects(), s.objects.Format())}.Sync(ctx))
 }
 
-// find returns a source on this host that contains the object with the given id, the object's type, and its size in bytes. If a
-// Local contains the object but cannot read it, find searches the next source, which may also contain the object.
+// find returns a source on this host that contains the object with the given id, the object's type, and its size in
+// bytes. If a Local contains the object but cannot read it, find searches the next source, which may also contain the
+// object.
 func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
@@ -49,7 +51,8 @@ func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64
 	return nil, 0, 0, err
 }
 
-// get returns an object's contents from any source on this host, as odb.Store.Get does. limit is the maximum size in bytes.
+// get returns an object's contents from any source on this host, as odb.Store.Get does. limit is the maximum size in
+// bytes.
 func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	s.mu.Lock()
 	all := s.locals
@@ -89,8 +92,8 @@ func sourcesOf(locals []*Local) (all []odb.Source) {
 	return all
 }
 
-// localSize returns the size, in bytes, of a blob in the object directory of a mount (type Local). It returns false if no Local
-// has the blob.
+// localSize returns the size, in bytes, of a blob in the object directory of a mount (type Local). It returns false if
+// no Local has the blob.
 func (s *storage) localSize(id object.ID) (int64, bool) {
 	for _, from := range s.localSources() {
 		if t, n, err := from.Size(id); err == nil && t == object.Blob {

@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Odd returns the entries of a tree, and those of its entries that are odd (object.ReadTree). It waits until the tree has been fetched.
+// Odd returns the entries of a tree, and those of its entries that are odd (object.ReadTree). It waits until the tree
+// has been fetched.
 func (v *RawView) Odd(ctx context.Context, id object.ID) ([]object.TreeEntry, []object.OddEntry, error) {
 	entries, err := v.Tree(ctx, id)
 	return entries, v.store.trees.oddOf(id), err
@@ -17,8 +18,8 @@ func (v *RawView) Odd(ctx context.Context, id object.ID) ([]object.TreeEntry, []
 // maxOddPaths is the maximum number of paths that OddPaths returns.
 const maxOddPaths = 20
 
-// OddPaths returns a message for each path of the shown tree that the mount does not show, up to maxOddPaths, and the number of these
-// paths. It looks only at trees on this host, and never waits.
+// OddPaths returns a message for each path of the shown tree that the mount does not show, up to maxOddPaths, and the
+// number of these paths. It looks only at trees on this host, and never waits.
 func (v *RawView) OddPaths() (messages []string, all int) {
 	if !v.store.trees.anyOdd() {
 		return nil, 0

@@ -20,7 +20,8 @@ import (
 type PrefetchPolicy string
 
 const (
-	// PrefetchAuto prefetches contents in the order of probable need, within a budget of bytes. It leaves out large media files.
+	// PrefetchAuto prefetches contents in the order of probable need, within a budget of bytes. It leaves out large media
+	// files.
 	PrefetchAuto PrefetchPolicy = "auto"
 	// PrefetchAll prefetches all contents in the order of probable need.
 	PrefetchAll  PrefetchPolicy = "all"
@@ -32,15 +33,16 @@ const (
 	queueAhead = 2 * pipeline.MaxPrefetchBatch
 	// prefetchPoll is the interval at which a prefetch checks whether the queue has room.
 	prefetchPoll = 20 * time.Millisecond
-	// searchGrace is the time between the prefetch of the first class and that of the next ones, in which a program that reads
-	// everything may start: see awaitCrawl.
+	// searchGrace is the time between the prefetch of the first class and that of the next ones, in which a program that
+	// reads everything may start: see awaitCrawl.
 	searchGrace = 150 * time.Millisecond
 	// crawlGrace is the time for which a prefetch still waits after the last request for a program that reads
 	// everything, while the program reads the contents that have arrived.
 	crawlGrace = time.Second
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
-	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole tree.
+	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the
+	// whole tree.
 	wantPoll = 200 * time.Millisecond
 )
 
@@ -51,10 +53,11 @@ type prefetchKey struct {
 	budget int64
 }
 
-// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0 means no limit), or ctx
-// ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, in the order of probable need.
-// Prefetch walks through the tree once for each class, so that it need not keep a list of all blobs in memory. If another mount
-// is prefetching the same tree, Prefetch waits until that prefetch ends, and then fetches the blobs that are still missing.
+// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0 means no limit),
+// or ctx ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, in the order of
+// probable need. Prefetch walks through the tree once for each class, so that it need not keep a list of all blobs in
+// memory. If another mount is prefetching the same tree, Prefetch waits until that prefetch ends, and then fetches the
+// blobs that are still missing.
 func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget int64) error {
 	if policy == PrefetchNone || v.Shown().IsZero() {
 		return nil
@@ -67,8 +70,8 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	defer done()
 	lost := v.store.fetcher.pipe.Lost()
 	spent := func() bool { return budget > 0 && v.store.fetcher.bytesIn.Load()-start >= budget }
-	// left has the number of missing files of each class. The walk for one class counts the missing files of the other classes,
-	// so that classes without missing files are skipped.
+	// left has the number of missing files of each class. The walk for one class counts the missing files of the other
+	// classes, so that classes without missing files are skipped.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Manifest; class <= prioritize.Last; class++ {
 		if class == prioritize.Manifest+1 && policy == PrefetchAuto && !clock.Wait(ctx, searchGrace) {
@@ -103,9 +106,10 @@ func (v *RawView) lostSince(before int) error {
 	return nil
 }
 
-// prefetchClass queues the missing blobs of one class, and adds the numbers of missing files of the other classes to the map
-// left. It stops when the function spent returns true, because the budget is used up.
-func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, left map[prioritize.Class]int, spent func() bool) error {
+// prefetchClass queues the missing blobs of one class, and adds the numbers of missing files of the other classes to
+// the map left. It stops when the function spent returns true, because the budget is used up.
+func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, left map[prioritize.Class]int,
+	spent func() bool) error {
 	var wants []prioritize.Want
 	var err error
 	flush := func(room int) bool {
@@ -160,8 +164,8 @@ func (v *RawView) awaitCrawl(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first, because they are few and
-// small, and every access to a path through a symlink waits for the symlink's blob.
+// classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first, because they are
+// few and small, and every access to a path through a symlink waits for the symlink's blob.
 func classOf(f treewalk.File) prioritize.Class {
 	if f.Mode == object.ModeSymlink {
 		return prioritize.Manifest
@@ -169,8 +173,8 @@ func classOf(f treewalk.File) prioritize.Class {
 	return prioritize.Classify(f.Path, strings.Count(f.Path, "/"))
 }
 
-// awaitQueue waits until the number of queued background wants is at most room. While the remote fails, awaitQueue waits until
-// the remote answers again or the time offlineWait has passed.
+// awaitQueue waits until the number of queued background wants is at most room. While the remote fails, awaitQueue
+// waits until the remote answers again or the time offlineWait has passed.
 func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.fetcher.pipe.Queued()
@@ -202,10 +206,11 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	return nil
 }
 
-// Want queues the missing blobs of the files for whose path the function match returns true, and returns the counts of these
-// files. If wait is true, Want blocks until all of these blobs are on this host or the remote fails, and calls the function
-// progress with each new count.
-func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
+// Want queues the missing blobs of the files for whose path the function match returns true, and returns the counts of
+// these files. If wait is true, Want blocks until all of these blobs are on this host or the remote fails, and calls
+// the function progress with each new count.
+func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool,
+	progress func(Counts)) (Counts, error) {
 	// The user has asked for these files, so objects that were refused before are requested again.
 	v.store.Forgive()
 	p := v.store.fetcher.pipe
@@ -247,8 +252,8 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 	}
 }
 
-// count counts the files for whose path the function match returns true, and calls the function missing for each blob of these
-// files that is not on this host. It waits for missing trees.
+// count counts the files for whose path the function match returns true, and calls the function missing for each blob
+// of these files that is not on this host. It waits for missing trees.
 func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(treewalk.File)) (Counts, error) {
 	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
 	_, err := v.store.trees.Walk(ctx, v.Shown(), "", func(f treewalk.File) bool {

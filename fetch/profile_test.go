@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// newProfiled returns a server of a repository with 40 directories of 20 files, a view of its commit in a new store, and the paths of
-// one file in each directory, in an order that is not the order of the tree.
+// newProfiled returns a server of a repository with 40 directories of 20 files, a view of its commit in a new store,
+// and the paths of one file in each directory, in an order that is not the order of the tree.
 func newProfiled(t *testing.T) (server *gittest.Server, v *View, paths []string) {
 	t.Helper()
 	files := map[string]gittest.File{}

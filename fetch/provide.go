@@ -18,26 +18,28 @@ import (
 )
 
 const (
-	// provideBatch is the maximum number of objects in one request that Provide sends on behalf of git. provideRequests is the
-	// maximum number of such requests in flight: several requests are faster than one, because a remote needs a long time to
-	// assemble a large pack, and can assemble several packs at the same time on different processors.
+	// provideBatch is the maximum number of objects in one request that Provide sends on behalf of git. provideRequests is
+	// the maximum number of such requests in flight: several requests are faster than one, because a remote needs a long
+	// time to assemble a large pack, and can assemble several packs at the same time on different processors.
 	provideBatch    = 6000
 	provideRequests = 3
 	// provideTries is the maximum number of rounds in which Provide requests objects. A further round is necessary after a
 	// truncated answer, or after a request that failed as a whole because the remote lacked one of the objects.
 	provideTries = 3
-	// If the number of wanted objects is at most fewUnknown, Provide assumes that some of them may be commits. In this case it
-	// first requests the objects with depth 1, so that a commit arrives without its history.
+	// If the number of wanted objects is at most fewUnknown, Provide assumes that some of them may be commits. In this
+	// case it first requests the objects with depth 1, so that a commit arrives without its history.
 	fewUnknown = 16
 )
 
-// Provide returns when the objects are in the store's packs, where git reads them. It writes objects that are in the cache of
-// contents into a pack, waits for the objects that are in flight, and requests the others from the remote. wanted may contain
-// objects of any type: a commit is fetched with its trees and its history. The parameter along lists additional blobs to request;
-// Provide returns no error if some of these are still missing afterwards. If ctx ends, requests in flight continue.
+// Provide returns when the objects are in the store's packs, where git reads them. It writes objects that are in the
+// cache of contents into a pack, waits for the objects that are in flight, and requests the others from the remote.
+// wanted may contain objects of any type: a commit is fetched with its trees and its history. The parameter along lists
+// additional blobs to request; Provide returns no error if some of these are still missing afterwards. If ctx ends,
+// requests in flight continue.
 func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
-	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
+	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted,
+		func(id object.ID) bool { return !slices.Contains(along, id) })
 	done := make(chan error, 1)
 	if !s.tasks.Start(func(ctx context.Context) { done <- p.run(ctx) }) {
 		return ErrClosed
@@ -50,8 +52,8 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	}
 }
 
-// FromCache writes those objects among ids that are in the cache of contents, and not in the store's packs, into a pack. It sends no
-// request.
+// FromCache writes those objects among ids that are in the cache of contents, and not in the store's packs, into a
+// pack. It sends no request.
 func (s *Store) FromCache(ctx context.Context, ids []object.ID) error {
 	s.caching.Lock()
 	defer s.caching.Unlock()
@@ -72,8 +74,8 @@ type provision struct {
 	err     error       // last error of the current round; nil if no request has failed
 }
 
-// run provides the objects in rounds. Each round writes the objects that are in the cache into a pack and requests the others.
-// run returns ErrNotFound, or the last error, if a wanted object is still missing after the last round.
+// run provides the objects in rounds. Each round writes the objects that are in the cache into a pack and requests the
+// others. run returns ErrNotFound, or the last error, if a wanted object is still missing after the last round.
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
 	s.fetcher.pipe.NoteReader()
@@ -100,8 +102,8 @@ func (p *provision) run(ctx context.Context) error {
 			break
 		}
 	}
-	// During the last round, some of the objects may have arrived through requests of readers, which store contents in the cache,
-	// not in a pack.
+	// During the last round, some of the objects may have arrived through requests of readers, which store contents in the
+	// cache, not in a pack.
 	if err := p.fromCache(ctx, p.missing()); err != nil {
 		return err
 	}
@@ -115,12 +117,13 @@ func (p *provision) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("fetch %d of %d objects from %s: %w", len(lacking), len(p.wanted), s.URL(), err)
 	}
-	// Objects of the list along may still be missing. These objects are predictions, and git requests them again if it needs them.
+	// Objects of the list along may still be missing. These objects are predictions, and git requests them again if it
+	// needs them.
 	return nil
 }
 
-// missing returns the objects in p.wanted, followed by those in p.along, that are not in the store's packs yet. It leaves out
-// objects that the remote has refused.
+// missing returns the objects in p.wanted, followed by those in p.along, that are not in the store's packs yet. It
+// leaves out objects that the remote has refused.
 func (p *provision) missing() []object.ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,8 +140,8 @@ func (p *provision) missing() []object.ID {
 	return p.s.Missing(ids)
 }
 
-// fromCache writes the blobs in ids whose contents are in the cache into a pack of the store. The cache contains blobs that were
-// fetched for reads through a mount.
+// fromCache writes the blobs in ids whose contents are in the cache into a pack of the store. The cache contains blobs
+// that were fetched for reads through a mount.
 func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	var out []odb.Outgoing
 	for _, id := range ids {
@@ -150,7 +153,8 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	if len(out) == 0 {
 		return nil
 	}
-	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers are missing.
+	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers
+	// are missing.
 	_, err := p.s.storage.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
 		// the error is ignored: the objects are still missing in the packs, so the next step requests them from the
@@ -160,8 +164,8 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	return err
 }
 
-// fetch requests the objects in ids that are not in flight, and waits until all objects in ids have arrived or failed. It returns
-// true if some of the objects were in flight already because of another caller.
+// fetch requests the objects in ids that are not in flight, and waits until all objects in ids have arrived or failed.
+// It returns true if some of the objects were in flight already because of another caller.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	// An error of an earlier round does not describe the objects that are still missing, so it is reset.
 	p.mu.Lock()
@@ -191,8 +195,8 @@ func (p *provision) failure() error {
 	return p.err
 }
 
-// recordError records err as the reason why objects were not fetched. If err contains the id of an object that the remote lacks,
-// the object is not requested again. If err is nil, recordError does nothing.
+// recordError records err as the reason why objects were not fetched. If err contains the id of an object that the
+// remote lacks, the object is not requested again. If err is nil, recordError does nothing.
 func (p *provision) recordError(err error) {
 	if err == nil {
 		return
@@ -218,8 +222,9 @@ func (p *provision) recordError(err error) {
 	p.err = err
 }
 
-// join waits for objects that requests of other callers fetch. Those requests store the objects in the cache, and the next round
-// of run writes them into a pack. Objects that do not arrive within pipeline.HedgeCrawl are requested again in the next round.
+// join waits for objects that requests of other callers fetch. Those requests store the objects in the cache, and the
+// next round of run writes them into a pack. Objects that do not arrive within pipeline.HedgeCrawl are requested again
+// in the next round.
 func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 	patience := time.NewTimer(pipeline.HedgeCrawl)
 	defer patience.Stop()
@@ -237,9 +242,9 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 	}
 }
 
-// withRetry runs the function request on behalf of git. If git wants at least one of the objects, withRetry repeats request while
-// the remote is unreachable, as for a reader. If git wants none of the objects, because all of them are predictions, withRetry
-// runs request once. In this case it returns an error at once if the remote is unreachable.
+// withRetry runs the function request on behalf of git. If git wants at least one of the objects, withRetry repeats
+// request while the remote is unreachable, as for a reader. If git wants none of the objects, because all of them are
+// predictions, withRetry runs request once. In this case it returns an error at once if the remote is unreachable.
 func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
 		return p.s.fetcher.pipe.Health().Retry(ctx, nil, request)
@@ -262,7 +267,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 		ids[i] = w.ID
 	}
 	req := transport.FetchRequest{Wants: ids}
-	if caps.Filter { // remotes do not apply the filter to the wanted blobs, but to blobs that belong to a wanted commit or tree
+	// remotes do not apply the filter to the wanted blobs, but to blobs that belong to a wanted commit or tree
+	if caps.Filter {
 		req.Filter = "blob:none"
 	}
 	if caps.Shallow && p.unknown {
@@ -285,8 +291,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 			p.mu.Unlock()
 		}
 	})
-	// Readers that wait for blobs of this pack are woken now and not earlier, because the pack cannot be read before it was
-	// stored as a whole.
+	// Readers that wait for blobs of this pack are woken now and not earlier, because the pack cannot be read before it
+	// was stored as a whole.
 	if err == nil {
 		for _, id := range blobs {
 			s.fetcher.pipe.Arrived(id, nil)
@@ -297,8 +303,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	return err
 }
 
-// fetchHistory fetches the history of the commits in p.commits, which were fetched without their history. git expects that the
-// parents of a commit exist.
+// fetchHistory fetches the history of the commits in p.commits, which were fetched without their history. git expects
+// that the parents of a commit exist.
 func (p *provision) fetchHistory(ctx context.Context) error {
 	if len(p.commits) == 0 {
 		return nil

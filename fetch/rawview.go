@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// RawView reads the blobs of one mount as they are stored in the repository. It is also responsible for the readahead and the
-// prefetches of the mount. Its methods may be called from any goroutine.
+// RawView reads the blobs of one mount as they are stored in the repository. It is also responsible for the readahead
+// and the prefetches of the mount. Its methods may be called from any goroutine.
 type RawView struct {
 	store *Store
 	tree  atomic.Pointer[object.ID] // the tree that the mount shows
@@ -32,13 +32,13 @@ type RawView struct {
 
 	mu     sync.Mutex
 	closed bool
-	// sizing is the request for sizes that is in flight, or nil. At most one such request is in flight, because each request is
-	// for thousands of sizes.
+	// sizing is the request for sizes that is in flight, or nil. At most one such request is in flight, because each
+	// request is for thousands of sizes.
 	sizing *sizeRequest
 }
 
-// rawView returns the RawView of a mount that shows the tree of snap. The call counts as the beginning of a read, so that prefetches are
-// delayed for a short time.
+// rawView returns the RawView of a mount that shows the tree of snap. The call counts as the beginning of a read, so
+// that prefetches are delayed for a short time.
 func (s *Store) rawView(snap *Snapshot) *RawView {
 	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, commit: snap.Commit, commitTree: snap.Tree, gone: make(chan struct{})}
@@ -47,9 +47,9 @@ func (s *Store) rawView(snap *Snapshot) *RawView {
 	return v
 }
 
-// size returns the size, in bytes, of the blob at path. It searches the sizes that are known on this host, then the object
-// directories of mounts (type Local). If it finds no size, it sends an object-info request. ok is false if the remote does not
-// return the size either, so that the contents have to be fetched.
+// size returns the size, in bytes, of the blob at path. It searches the sizes that are known on this host, then the
+// object directories of mounts (type Local). If it finds no size, it sends an object-info request. ok is false if the
+// remote does not return the size either, so that the contents have to be fetched.
 func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64, ok bool, err error) {
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
@@ -61,7 +61,8 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
-	// The blob is probably not on the Store's remote, so an object-info request to that remote would be a useless round trip.
+	// The blob is probably not on the Store's remote, so an object-info request to that remote would be a useless round
+	// trip.
 	if v.store.storage.onSessionRemote(id) {
 		return 0, false, nil
 	}
@@ -88,8 +89,8 @@ func (v *RawView) Run(work func()) bool {
 // LocalTree returns the entries of a tree, and false if the tree is not on this host. It never waits.
 func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.store.trees.Local(id) }
 
-// BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
-// flight. It never waits.
+// BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want
+// is queued or in flight. It never waits.
 func (v *RawView) BlobState(id object.ID) (size int64, fetched, pending bool) {
 	if size, fetched = v.store.storage.contentSize(id); fetched {
 		return size, true, false
@@ -111,7 +112,8 @@ func (v *RawView) Close() {
 	}
 }
 
-// untilClosed returns a context that ends with ctx or when the view is closed. The caller must call the returned function.
+// untilClosed returns a context that ends with ctx or when the view is closed. The caller must call the returned
+// function.
 func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -124,8 +126,8 @@ func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// Tree returns the entries of a tree. It waits until the tree has been fetched. When the read deadline has passed, it returns an
-// error that wraps ErrDeadline. The zero id stands for the empty tree.
+// Tree returns the entries of a tree. It waits until the tree has been fetched. When the read deadline has passed, it
+// returns an error that wraps ErrDeadline. The zero id stands for the empty tree.
 func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
 		return nil, nil
@@ -138,8 +140,8 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
 	entries, err := v.store.Tree(closing, id)
-	// err is context.DeadlineExceeded or context.Canceled, which does not show that the read deadline has passed. Therefore
-	// ErrDeadline is added.
+	// err is context.DeadlineExceeded or context.Canceled, which does not show that the read deadline has passed.
+	// Therefore ErrDeadline is added.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
 		v.store.fetcher.pipe.Health().ReportFailure(err, func() { v.store.trees.fetchLater(id) })
@@ -147,13 +149,14 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	return entries, err
 }
 
-// NoteLookup records that a process looked at the attributes of a file. A reader that looks at files which were fetched by
-// readahead is treated as a crawler, a process that reads the whole tree.
+// NoteLookup records that a process looked at the attributes of a file. A reader that looks at files which were fetched
+// by readahead is treated as a crawler, a process that reads the whole tree.
 func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 
-// openStored returns a blob's contents as they are stored in the repository. If the contents have to be fetched, the same request
-// contains the wants that the function along returns.
-func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
+// openStored returns a blob's contents as they are stored in the repository. If the contents have to be fetched, the
+// same request contains the wants that the function along returns.
+func (v *RawView) openStored(ctx context.Context, id object.ID, path string,
+	along func() pipeline.Neighbours) (Content, error) {
 	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}

@@ -25,8 +25,8 @@ type Base struct {
 	Own []*Local
 }
 
-// shows sets the ref of the snapshot s and returns s. If the earlier mount showed the tree of a session (b.Shown), shows also
-// sets the tree and the time of s to those of the earlier mount.
+// shows sets the ref of the snapshot s and returns s. If the earlier mount showed the tree of a session (b.Shown),
+// shows also sets the tree and the time of s to those of the earlier mount.
 func (b Base) shows(s *Snapshot) *Snapshot {
 	s.Ref = b.Ref
 	if !b.Shown.IsZero() {
@@ -42,8 +42,8 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 // directory, and the commit is lost when the other mount ends. If it cannot be fetched, the other mount's copy is used.
 func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
-		// The store may have been deleted since the earlier mount. For an unborn branch, the git directory of the store is needed
-		// when the history is fetched later.
+		// The store may have been deleted since the earlier mount. For an unborn branch, the git directory of the store is
+		// needed when the history is fetched later.
 		if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 			return nil, err
 		}
@@ -67,8 +67,8 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// connect opens a connection to the remote in the background, so that the next request does not have to wait for the name lookup,
-// TCP and TLS.
+// connect opens a connection to the remote in the background, so that the next request does not have to wait for the
+// name lookup, TCP and TLS.
 func (a *acquirer) connect() {
 	a.tasks.Start(func(ctx context.Context) {
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
@@ -78,8 +78,8 @@ func (a *acquirer) connect() {
 	})
 }
 
-// connectFor opens a connection in the background, as connect does. It is called before the commit is acquired or resumed. If the
-// store is empty, connectFor also sends the request for the commit.
+// connectFor opens a connection in the background, as connect does. It is called before the commit is acquired or
+// resumed. If the store is empty, connectFor also sends the request for the commit.
 func (a *acquirer) connectFor(commit object.ID) {
 	// A store that exists may have the commit already, or other commits that the request must contain as haves.
 	if _, ok := a.repo.Format(); ok || commit.IsZero() {
@@ -89,7 +89,8 @@ func (a *acquirer) connectFor(commit object.ID) {
 	a.tasks.Start(func(ctx context.Context) {
 		// The request contains a filter although it is not known yet whether the remote supports filters, because
 		// finding that out would take one more round trip.
-		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none", Tags: true})
+		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth,
+			Filter: "blob:none", Tags: true})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
 			// the error is only logged, because the caller of the next request will get it
 			a.log.Debug("connect to remote", zap.Error(err))
@@ -100,8 +101,9 @@ func (a *acquirer) connectFor(commit object.ID) {
 // errIncomplete means that trees of a commit are missing because the previous process ended while it fetched them.
 var errIncomplete = errors.New("trees of the commit are missing, because their fetch was interrupted")
 
-// reopen returns the snapshot of a mount that this process takes over from another process. It sends no request. If trees are
-// missing, Snapshot.Wait returns errIncomplete, and the caller can fetch the trees by calling acquire with the same commit.
+// reopen returns the snapshot of a mount that this process takes over from another process. It sends no request. If
+// trees are missing, Snapshot.Wait returns errIncomplete, and the caller can fetch the trees by calling acquire with
+// the same commit.
 func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		return a.resume(ctx, b)
@@ -120,8 +122,8 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// localSnapshot returns the snapshot of a commit on this host, which it reads with the function get. It returns false if get cannot read
-// the commit or its root tree.
+// localSnapshot returns the snapshot of a commit on this host, which it reads with the function get. It returns false
+// if get cannot read the commit or its root tree.
 func (a *acquirer) localSnapshot(commit object.ID, start time.Time,
 	get func(object.ID, int64) (object.Type, []byte, error)) (*Snapshot, bool) {
 	// A store contains objects of one object format, so it cannot contain a commit of another format.
@@ -138,8 +140,8 @@ func (a *acquirer) localSnapshot(commit object.ID, start time.Time,
 	return snap, true
 }
 
-// resolveCommit returns the id of the commit to which the name ref points on the remote ("" stands for the remote's HEAD). It
-// returns the zero id for a branch without a commit.
+// resolveCommit returns the id of the commit to which the name ref points on the remote ("" stands for the remote's
+// HEAD). It returns the zero id for a branch without a commit.
 func (a *acquirer) resolveCommit(ctx context.Context, ref string) (object.ID, error) {
 	caps, err := a.fetcher.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {

@@ -31,7 +31,8 @@ func openStore(t testing.TB, dir, url string) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { blobs.Close() })
-	s, err := Open(Config{Dir: filepath.Join(dir, "store"), Remote: remote, Blobs: blobs, Memory: memory, Deadline: 2 * time.Second, Log: zap.NewNop()})
+	s, err := Open(Config{Dir: filepath.Join(dir, "store"), Remote: remote, Blobs: blobs, Memory: memory,
+		Deadline: 2 * time.Second, Log: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +80,13 @@ func TestResumeAsksNobody(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !snap.Local || !snap.Whole() || !snap.Partial || snap.Ref != first.Ref || snap.Commit != first.Commit || snap.Tree != first.Tree ||
+			if !snap.Local || !snap.Whole() || !snap.Partial || snap.Ref != first.Ref || snap.Commit != first.Commit ||
+				snap.Tree != first.Tree ||
 				!snap.Time.Equal(first.Time) || snap.Format != f || len(snap.Shallow()) != len(shallow) {
 				t.Errorf("resumed snapshot: got %+v", snap)
 			}
-			if entries, err := s.View(snap, convert.Settings{}, nil).Tree(t.Context(), snap.Tree); err != nil || len(entries) == 0 {
+			if entries, err := s.View(snap, convert.Settings{}, nil).Tree(t.Context(), snap.Tree); err != nil ||
+				len(entries) == 0 {
 				t.Errorf("entries of the tree: got %d, %v", len(entries), err)
 			}
 			if n := len(server.Log().Requests()); n > 0 {
@@ -109,7 +112,8 @@ func TestResumeOfAnUnbornBranch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !snap.Whole() || !snap.Commit.IsZero() || !snap.Tree.IsZero() || snap.Ref != "refs/heads/trunk" || !snap.Time.Equal(when) || snap.Format != object.SHA256 {
+	if !snap.Whole() || !snap.Commit.IsZero() || !snap.Tree.IsZero() || snap.Ref != "refs/heads/trunk" ||
+		!snap.Time.Equal(when) || snap.Format != object.SHA256 {
 		t.Errorf("resumed snapshot: got %+v", snap)
 	}
 }

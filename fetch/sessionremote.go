@@ -15,13 +15,14 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has a session
-// remote, from which these objects are fetched into the Local's packs. A tree of a session refers to blobs of both remotes, and
-// does not show which of the two remotes has a blob. Therefore blobs that are not in the session's base tree (see Expect) are
-// requested from the session remote first. All other blobs are requested from the Store's remote first. Those that the Store's
-// remote lacks are requested from the session remote.
+// Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has
+// a session remote, from which these objects are fetched into the Local's packs. A tree of a session refers to blobs of
+// both remotes, and does not show which of the two remotes has a blob. Therefore blobs that are not in the session's
+// base tree (see Expect) are requested from the session remote first. All other blobs are requested from the Store's
+// remote first. Those that the Store's remote lacks are requested from the session remote.
 
-// SessionRemote is the interface to a session remote, a git repository that has the objects which were created in a session.
+// SessionRemote is the interface to a session remote, a git repository that has the objects which were created in a
+// session.
 type SessionRemote interface {
 	// Capabilities returns the protocol features of the remote. The first call may send a request.
 	Capabilities(ctx context.Context) (transport.Capabilities, error)
@@ -29,16 +30,16 @@ type SessionRemote interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// SetSessionRemote sets the session remote of the Local; nil removes it. The caller has to close the remote, because Local.Close
-// does not close it.
+// SetSessionRemote sets the session remote of the Local; nil removes it. The caller has to close the remote, because
+// Local.Close does not close it.
 func (l *Local) SetSessionRemote(second SessionRemote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sessionRemote = second
 }
 
-// Expect records that the session remote probably has these blobs and that the Store's remote does not, so that they are
-// requested from the session remote first.
+// Expect records that the session remote probably has these blobs and that the Store's remote does not, so that they
+// are requested from the session remote first.
 func (l *Local) Expect(ids []object.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +80,8 @@ type FetchRequest struct {
 	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
 	Haves []object.ID // commits that are on this host together with all objects reachable from them
-	// If Contents is true, the blobs of all trees are fetched; otherwise the blobs in Wants are fetched, and no other blobs.
+	// If Contents is true, the blobs of all trees are fetched; otherwise the blobs in Wants are fetched, and no other
+	// blobs.
 	Contents bool
 }
 
@@ -90,8 +92,8 @@ type Fetched struct {
 	Shallow []object.ID // commits whose parents the session remote does not have
 }
 
-// Fetch fetches objects from a session remote into the packs of the Local. A commit is fetched with its trees, and with those
-// earlier commits that are not reachable from the haves.
+// Fetch fetches objects from a session remote into the packs of the Local. A commit is fetched with its trees, and with
+// those earlier commits that are not reachable from the haves.
 func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	caps, err := r.From.Capabilities(ctx)
 	if err != nil {
@@ -115,8 +117,8 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
-// make returns the packs of the Local, and creates their directory if it does not exist. f is the object format. It returns an
-// error if the Local is closed or has another object format.
+// make returns the packs of the Local, and creates their directory if it does not exist. f is the object format. It
+// returns an error if the Local is closed or has another object format.
 func (l *Local) make(f object.Format) (*odb.Store, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,8 +138,8 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	return packs, nil
 }
 
-// splitByRemote divides ids into own, which are requested from the Store's remote, and theirs, which are requested from a session
-// remote because one of the Locals in seconds expects them on its session remote.
+// splitByRemote divides ids into own, which are requested from the Store's remote, and theirs, which are requested from
+// a session remote because one of the Locals in seconds expects them on its session remote.
 func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	if len(seconds) == 0 {
 		return ids, nil
@@ -152,8 +154,9 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 	return own, theirs
 }
 
-// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one remote after the other, and calls arrived for
-// each blob. It returns the number of blobs that have arrived. The error is a pipeline.SessionRemoteError, or the error of ctx.
+// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one remote after the other, and
+// calls arrived for each blob. It returns the number of blobs that have arrived. The error is a
+// pipeline.SessionRemoteError, or the error of ctx.
 func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
@@ -196,8 +199,8 @@ func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids [
 	return n, err
 }
 
-// fetchBlobs fetches blobs from the session remote into the Local's packs, and calls the function arrived for each blob. It
-// returns the number of blobs that have arrived.
+// fetchBlobs fetches blobs from the session remote into the Local's packs, and calls the function arrived for each
+// blob. It returns the number of blobs that have arrived.
 func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	s, second := l.store, l.remote()
 	if second == nil {
@@ -213,18 +216,19 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	}
 	defer resp.Pack.Close()
 	var came []object.ID
-	_, err = packs.Ingest(ctx, resp.Pack, s.storage.ingestOptions(l.dir, packs.Format()), func(id object.ID, t object.Type, content []byte) {
-		if t != object.Blob {
-			return
-		}
-		came = append(came, id)
-		s.fetcher.count(id, content)
-	})
+	_, err = packs.Ingest(ctx, resp.Pack, s.storage.ingestOptions(l.dir, packs.Format()),
+		func(id object.ID, t object.Type, content []byte) {
+			if t != object.Blob {
+				return
+			}
+			came = append(came, id)
+			s.fetcher.count(id, content)
+		})
 	if err != nil {
 		return 0, err
 	}
-	// Readers read contents at any offset, which a pack does not support. Therefore each blob is copied to the cache before the
-	// readers that wait for the blob are woken.
+	// Readers read contents at any offset, which a pack does not support. Therefore each blob is copied to the cache
+	// before the readers that wait for the blob are woken.
 	for _, id := range came {
 		if ok, err := s.storage.materialize(id); !ok || err != nil {
 			return n, errors.Join(err, fmt.Errorf("keep blob %s: %w", id, ErrNotFound))
@@ -235,8 +239,8 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	return n, nil
 }
 
-// The methods below correspond to those of Store. They are used for a git directory that reads the objects of the Store and of
-// the Local.
+// The methods below correspond to those of Store. They are used for a git directory that reads the objects of the Store
+// and of the Local.
 
 // Format returns the object format of the Store, which is also that of the Local.
 func (l *Local) Format() object.Format { return l.store.Format() }
@@ -250,16 +254,16 @@ func (l *Local) Refresh() error {
 	return errors.Join(l.store.Refresh(), own.Packs.Refresh())
 }
 
-// Size returns an object's type and its size in bytes. It supports objects of the Store and of the Local, and missing blobs whose
-// size is known.
+// Size returns an object's type and its size in bytes. It supports objects of the Store and of the Local, and missing
+// blobs whose size is known.
 func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	if own, ok := l.open(); ok {
 		if t, n, err := own.Size(id); err == nil {
 			return t, n, nil
 		}
 	}
-	// git often asks for the size alone, for instance to detect renames. The table of sizes contains many blobs whose contents
-	// are missing, so the answer needs no request.
+	// git often asks for the size alone, for instance to detect renames. The table of sizes contains many blobs whose
+	// contents are missing, so the answer needs no request.
 	if n, ok := l.store.storage.sizes.Get(id); ok {
 		return object.Blob, n, nil
 	}
@@ -276,7 +280,8 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return slices.DeleteFunc(missing, own.Has)
 }
 
-// Provide does the same as Store.Provide, and also fetches objects that exist on the session remote and not on the Store's remote.
+// Provide does the same as Store.Provide, and also fetches objects that exist on the session remote and not on the
+// Store's remote.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
 	if l.remote() == nil {
@@ -324,8 +329,8 @@ func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) erro
 	return l.store.Provide(ctx, wanted, along)
 }
 
-// provideFromSession fetches objects from the session remote into the Local's packs. If the session remote lacks one of these
-// objects, provideFromSession fetches the others and then returns an error.
+// provideFromSession fetches objects from the session remote into the Local's packs. If the session remote lacks one of
+// these objects, provideFromSession fetches the others and then returns an error.
 func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil

@@ -35,7 +35,8 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]gittest.File{"same": {Data: []byte("same\n")}, "dir/changed": {Data: []byte("before\n")}, "dir/kept": {Data: []byte("kept\n")}}
+	files := map[string]gittest.File{"same": {Data: []byte("same\n")}, "dir/changed": {Data: []byte("before\n")},
+		"dir/kept": {Data: []byte("kept\n")}}
 	if _, err := repo.Commit("main", files, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,8 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 		t.Fatal(err)
 	}
 	git(other.Path, "fetch", "-q", repo.Path, "main:main")
-	tip, err := other.Commit("main", map[string]gittest.File{"dir/changed": {Data: []byte("after\n")}, "dir/new": {Data: []byte("new\n")}}, "second")
+	tip, err := other.Commit("main", map[string]gittest.File{"dir/changed": {Data: []byte("after\n")},
+		"dir/new": {Data: []byte("new\n")}}, "second")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,8 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 // bring fetches the commits and trees of the second remote.
 func (w *twoRemotes) bring(t *testing.T) {
 	t.Helper()
-	in, err := w.local.Fetch(t.Context(), FetchRequest{From: w.remote, Wants: []object.ID{w.tip}, Haves: []object.ID{w.snap.Commit}})
+	in, err := w.local.Fetch(t.Context(), FetchRequest{From: w.remote, Wants: []object.ID{w.tip},
+		Haves: []object.ID{w.snap.Commit}})
 	if err != nil || in.Objects != 3 { // a commit and two trees
 		t.Fatalf("fetch from the second remote: got %+v, %v", in, err)
 	}
@@ -109,8 +112,8 @@ func read(t *testing.T, v *View, b Blob) (string, error) {
 	return string(text), err
 }
 
-// Contents that a session created are fetched from the session remote, all others from the mounted remote, and each remote receives one
-// request.
+// Contents that a session created are fetched from the session remote, all others from the mounted remote, and each
+// remote receives one request.
 func TestContentsOfTwoRemotes(t *testing.T) {
 	for _, expected := range []bool{true, false} {
 		w := newTwoRemotes(t)
@@ -144,15 +147,18 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 	}
 }
 
-// If the second remote is a partial clone, which fails when an object is missing there, the other objects are fetched from it anyway.
+// If the second remote is a partial clone, which fails when an object is missing there, the other objects are fetched
+// from it anyway.
 func TestSecondRemoteThatDies(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)
 	w.local.SetSessionRemote(w.remote)
 	w.local.Expect([]object.ID{w.own.ID, w.both.ID})
-	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
+	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch,
+		Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
 	came := map[object.ID]bool{}
-	if _, err := w.store.fetcher.fetchBlobs(t.Context(), &pipeline.Batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
+	if _, err := w.store.fetcher.fetchBlobs(t.Context(), &pipeline.Batch{}, []object.ID{w.own.ID, w.both.ID},
+		func(id object.ID, _ []byte) { came[id] = true }); err != nil {
 		t.Error(err)
 	}
 	if !came[w.own.ID] || !came[w.both.ID] {
@@ -163,7 +169,8 @@ func TestSecondRemoteThatDies(t *testing.T) {
 	w.local.SetSessionRemote(w.remote)
 	wanted := []object.ID{w.own.ID, w.both.ID}
 	w.local.Expect(wanted)
-	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
+	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch,
+		Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
 	if err := w.local.Provide(t.Context(), wanted, nil); err != nil || len(w.local.Missing(wanted)) > 0 {
 		t.Errorf("Provide: got %v; missing objects %v", err, w.local.Missing(wanted))
 	}
@@ -191,8 +198,8 @@ func TestProvideFromTwoRemotes(t *testing.T) {
 	}
 }
 
-// An object that neither remote has is reported as missing, and an unreachable second remote as unreachable. Other objects are not
-// affected.
+// An object that neither remote has is reported as missing, and an unreachable second remote as unreachable. Other
+// objects are not affected.
 func TestContentsOfNoRemote(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)

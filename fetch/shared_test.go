@@ -13,13 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Background work for mounts of the same tree is done once: contents are requested once although several mounts prefetch them, and
-// trees are scanned and counted once.
+// Background work for mounts of the same tree is done once: contents are requested once although several mounts
+// prefetch them, and trees are scanned and counted once.
 func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	files := map[string]gittest.File{
-		"README.md": {Data: []byte("read\n")}, "go.mod": {Data: []byte("module m\n")}, ".gitignore": {Data: []byte("*.o\n")}, "src/.gitignore": {Data: []byte("x\n")},
-		"src/a.go": {Data: []byte("package a\n")}, "src/a_test.go": {Data: []byte("package a_test\n")}, ".gitattributes": {Data: []byte("*.txt text\n")},
-		"docs/page.md": {Data: []byte("page\n")}, "picture.png": {Data: []byte("\x89PNG")}, "vendor/v.go": {Data: []byte("package v\n")}, "link": {Data: []byte("README.md"), Mode: "120000"},
+		"README.md": {Data: []byte("read\n")}, "go.mod": {Data: []byte("module m\n")}, ".gitignore": {Data: []byte("*.o\n")},
+		"src/.gitignore": {Data: []byte("x\n")},
+		"src/a.go":       {Data: []byte("package a\n")}, "src/a_test.go": {Data: []byte("package a_test\n")},
+		".gitattributes": {Data: []byte("*.txt text\n")},
+		"docs/page.md":   {Data: []byte("page\n")}, "picture.png": {Data: []byte("\x89PNG")},
+		"vendor/v.go": {Data: []byte("package v\n")}, "link": {Data: []byte("README.md"), Mode: "120000"},
 	}
 	server, s, snap := serveFiles(t, files)
 	var views []*View
@@ -67,7 +70,8 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	fresh := s.View(snap, convert.Settings{}, nil)
 	defer fresh.Close()
 	s.trees.Walk(t.Context(), snap.Tree, "", func(f treewalk.File) bool {
-		if n, ok := fresh.KnownSize(Blob{ID: f.ID, Path: f.Path, Link: f.Mode == object.ModeSymlink}); !ok || int(n) != len(files[f.Path].Data) {
+		if n, ok := fresh.KnownSize(Blob{ID: f.ID, Path: f.Path, Link: f.Mode == object.ModeSymlink}); !ok ||
+			int(n) != len(files[f.Path].Data) {
 			t.Errorf("size of %s: got %d, %v, want %d", f.Path, n, ok, len(files[f.Path].Data))
 		}
 		return true

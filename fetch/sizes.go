@@ -15,8 +15,8 @@ import (
 // sizeBatch is the maximum number of ids in one object-info request, the protocol request for the sizes of objects.
 const sizeBatch = 10000
 
-// sizeRequest is one in-flight request for the sizes of blobs. All readers that wait for the request get its result. If the
-// request fails, none of these readers repeats the request.
+// sizeRequest is one in-flight request for the sizes of blobs. All readers that wait for the request get its result. If
+// the request fails, none of these readers repeats the request.
 type sizeRequest struct {
 	// done is closed when the answer has been stored or the request has failed.
 	done chan struct{}
@@ -25,8 +25,8 @@ type sizeRequest struct {
 	err   error // error of the request; does not change after done is closed
 }
 
-// askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path in the tree. ok
-// is false if the remote does not support object-info requests, or does not have the blob.
+// askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path in the
+// tree. ok is false if the remote does not support object-info requests, or does not have the blob.
 func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Health().Deadline(), ErrDeadline)
 	defer cancel()
@@ -70,8 +70,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	return 0, false, fmt.Errorf("read size of %s: %w", path, err)
 }
 
-// sizeRequest returns the request for sizes that is in flight. If no request is in flight, it starts a request for the blob at
-// path and the blobs that follow in the tree. The request continues if the caller stops waiting.
+// sizeRequest returns the request for sizes that is in flight. If no request is in flight, it starts a request for the
+// blob at path and the blobs that follow in the tree. The request continues if the caller stops waiting.
 func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -93,10 +93,12 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	return r, nil
 }
 
-// fetchSizes requests the sizes of blob id and of up to sizeBatch-1 blobs after path whose sizes are unknown, and stores the answers.
+// fetchSizes requests the sizes of blob id and of up to sizeBatch-1 blobs after path whose sizes are unknown, and
+// stores the answers.
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
-	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested nevertheless.
+	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested
+	// nevertheless.
 	v.store.trees.WalkFrom(ctx, v.Shown(), path, treewalk.Forward, func(f treewalk.File) bool {
 		if _, known := v.store.storage.knownSize(f.ID); !known {
 			ids = append(ids, f.ID)

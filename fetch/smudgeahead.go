@@ -11,12 +11,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// smudgeBytes is the maximum number of bytes that are smudged ahead after one wait. The size is taken from the git-lfs pointers, which
-// contain it.
+// smudgeBytes is the maximum number of bytes that are smudged ahead after one wait. The size is taken from the git-lfs
+// pointers, which contain it.
 const smudgeBytes = 64 << 20
 
-// smudgeAhead starts to convert files that follow path in the same directory and are converted by the same filter as path. For
-// filters that start one program per file, instead of a long-running filter process, smudgeAhead does nothing.
+// smudgeAhead starts to convert files that follow path in the same directory and are converted by the same filter as
+// path. For filters that start one program per file, instead of a long-running filter process, smudgeAhead does
+// nothing.
 func (v *View) smudgeAhead(path string, r convert.Rule) {
 	d, _ := r.Driver()
 	if d.Process == "" {
@@ -44,7 +45,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
-			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same reader.
+			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same
+			// reader.
 			v.conversions.mu.Lock()
 			v.conversions.smudging.Edge = f.Path
 			v.conversions.mu.Unlock()
@@ -57,8 +59,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween returns the number of files between two paths of one directory, which are the parameters from and to. It returns
-// -1 if to precedes from, equals from, or is in another directory.
+// filesBetween returns the number of files between two paths of one directory, which are the parameters from and to. It
+// returns -1 if to precedes from, equals from, or is in another directory.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if treewalk.DirOf(from) == treewalk.DirOf(to) {
@@ -75,9 +77,9 @@ func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	return n
 }
 
-// filteredSize estimates the size, in bytes, that a blob has after filtering. For a git-lfs pointer this is the size that the
-// pointer contains, otherwise the size of the blob. For a blob that is not on this host it returns 0, because such a blob is
-// probably a small pointer.
+// filteredSize estimates the size, in bytes, that a blob has after filtering. For a git-lfs pointer this is the size
+// that the pointer contains, otherwise the size of the blob. For a blob that is not on this host it returns 0, because
+// such a blob is probably a small pointer.
 func (v *View) filteredSize(id object.ID) int64 {
 	c, ok := v.store.storage.content(id)
 	if !ok {

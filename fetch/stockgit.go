@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// acquireWithGit does the same as acquire, for remotes that do not support protocol version 2: old servers and plain file
-// servers. Stock git downloads the commit with all of its files, so no file is fetched on demand. A notice informs the user about
-// this limitation.
+// acquireWithGit does the same as acquire, for remotes that do not support protocol version 2: old servers and plain
+// file servers. Stock git downloads the commit with all of its files, so no file is fetched on demand. A notice informs
+// the user about this limitation.
 func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	a.notices.Add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := a.resolveWithGit(ctx, ref)
@@ -49,9 +49,11 @@ func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Ti
 	return snap, nil
 }
 
-// resolveWithGit returns the id of the commit to which the name ref points on the remote, the full name of the ref, and the
-// object format. It runs `git ls-remote`, which supports every protocol of git. id is zero for a branch without a commit.
-func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, format object.Format, err error) {
+// resolveWithGit returns the id of the commit to which the name ref points on the remote, the full name of the ref, and
+// the object format. It runs `git ls-remote`, which supports every protocol of git. id is zero for a branch without a
+// commit.
+func (a *acquirer) resolveWithGit(ctx context.Context,
+	ref string) (name string, id object.ID, format object.Format, err error) {
 	refs, err := a.listRemote(ctx)
 	if err != nil {
 		return "", object.ID{}, 0, err
@@ -80,8 +82,8 @@ func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string,
 	return "", object.ID{}, 0, &remoteref.Error{Ref: ref}
 }
 
-// fetchWithGit fetches one commit with its files into the store, and annotated tags of the commit. name is the full name of the ref, or
-// "" if the user passed the id of a commit.
+// fetchWithGit fetches one commit with its files into the store, and annotated tags of the commit. name is the full
+// name of the ref, or "" if the user passed the id of a commit.
 func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID, tags []string) error {
 	want := name
 	if want == "" {
@@ -113,8 +115,8 @@ func (a *acquirer) listRemote(ctx context.Context) (bare.RemoteRefs, error) {
 	return refs, nil
 }
 
-// listWithGit returns the refs of a remote that does not support protocol version 2. It asks the remote only if the last list is older
-// than listingAge.
+// listWithGit returns the refs of a remote that does not support protocol version 2. It asks the remote only if the
+// last list is older than listingAge.
 func (a *acquirer) listWithGit(ctx context.Context) (transport.Refs, error) {
 	a.printed.mu.Lock()
 	refs, at := a.printed.refs, a.printed.at
@@ -140,7 +142,8 @@ func (a *acquirer) listWithGit(ctx context.Context) (transport.Refs, error) {
 	return list, nil
 }
 
-// peeledSuffix is what `git ls-remote` appends to the name of an annotated tag in the line with the object to which the tag points.
+// peeledSuffix is what `git ls-remote` appends to the name of an annotated tag in the line with the object to which the
+// tag points.
 const peeledSuffix = "^{}"
 
 // tagsOf returns the names of at most maxTags annotated tags of a commit.
@@ -148,7 +151,8 @@ func (p *printed) tagsOf(commit object.ID) (names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, id := range p.refs.ByName {
-		if tag, ok := strings.CutSuffix(name, peeledSuffix); ok && id == commit && refname.Valid(tag) && len(names) < maxTags {
+		if tag, ok := strings.CutSuffix(name, peeledSuffix); ok && id == commit && refname.Valid(tag) &&
+			len(names) < maxTags {
 			names = append(names, tag)
 		}
 	}

@@ -20,10 +20,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb/namedset"
 )
 
-// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories of mounts
-// (type Local), in the cache of contents on disk, in memory, and in the directory of another daemon (field host). It also has the table of
-// sizes, which includes the sizes of missing blobs. A storage sends no requests. mu protects the fields below mu. The fields objects and
-// sizes do not change after openObjects has set them, and are then read without mu.
+// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object
+// directories of mounts (type Local), in the cache of contents on disk, in memory, and in the directory of another
+// daemon (field host). It also has the table of sizes, which includes the sizes of missing blobs. A storage sends no
+// requests. mu protects the fields below mu. The fields objects and sizes do not change after openObjects has set them,
+// and are then read without mu.
 type storage struct {
 	dir     string // the store's directory
 	repo    *bare.Repo
@@ -37,7 +38,8 @@ type storage struct {
 	mu      sync.Mutex
 	objects *odb.Store // nil until the object format is known
 	sizes   *cache.Sizes
-	locals  []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
+	// open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
+	locals []*Local
 }
 
 // attach adds the directory of l to the directories in which reads search for objects, until detach is called.
@@ -70,8 +72,8 @@ func (s *storage) close() error {
 	return errors.Join(s.named.Close(), s.sizes.Close(), s.objects.Close())
 }
 
-// prepare creates the store's repository if it does not exist, and opens its packs. f is the object format of the remote. partial
-// is true if the remote can supply missing objects on demand.
+// prepare creates the store's repository if it does not exist, and opens its packs. f is the object format of the
+// remote. partial is true if the remote can supply missing objects on demand.
 func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if err := s.repo.Prepare(ctx, f, partial); err != nil {
 		return err
@@ -79,7 +81,8 @@ func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) er
 	return s.openObjects(f)
 }
 
-// openObjects opens the packs and the table of sizes, whose file formats depend on the object format. Later calls do nothing.
+// openObjects opens the packs and the table of sizes, whose file formats depend on the object format. Later calls do
+// nothing.
 func (s *storage) openObjects(f object.Format) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +102,8 @@ func (s *storage) openObjects(f object.Format) error {
 	return nil
 }
 
-// content returns a blob's contents from the cache on disk or from memory. It returns false if the contents are in neither of them.
+// content returns a blob's contents from the cache on disk or from memory. It returns false if the contents are in
+// neither of them.
 func (s *storage) content(id object.ID) (Content, bool) {
 	if c, ok := s.blobs.Get(id); ok {
 		return c, true
@@ -121,8 +125,8 @@ func (s *storage) stored(id object.ID) (Content, bool) {
 	return nil, false
 }
 
-// cached reports whether the contents of a blob can be read at once, from one of the caches on disk or from memory. It uses the index of
-// the caches and reads no file.
+// cached reports whether the contents of a blob can be read at once, from one of the caches on disk or from memory. It
+// uses the index of the caches and reads no file.
 func (s *storage) cached(id object.ID) bool {
 	if _, ok := s.blobs.Size(id); ok {
 		return true
@@ -131,7 +135,8 @@ func (s *storage) cached(id object.ID) bool {
 	return ok || s.host.Cached(id)
 }
 
-// contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk, in a pack of the store or on the host.
+// contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk, in a pack of the store or
+// on the host.
 func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
@@ -145,8 +150,8 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	return s.host.ContentSize(id)
 }
 
-// knownSize returns the size, in bytes, of a blob that may be missing. If the table of sizes lacks the blob, knownSize searches
-// the contents on this host.
+// knownSize returns the size, in bytes, of a blob that may be missing. If the table of sizes lacks the blob, knownSize
+// searches the contents on this host.
 func (s *storage) knownSize(id object.ID) (int64, bool) {
 	if n, ok := s.sizes.Get(id); ok {
 		return n, true
@@ -168,8 +173,8 @@ func (s *storage) cachedSize(id object.ID) (int64, bool) {
 	return s.host.ContentSize(id)
 }
 
-// openCached returns a reader of contents in the cache on disk, in memory or on the host. It returns errEvicted if the contents are in
-// none of them.
+// openCached returns a reader of contents in the cache on disk, in memory or on the host. It returns errEvicted if the
+// contents are in none of them.
 func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 	c, ok := s.stored(id)
 	if !ok && s.copyFrom(s.host.Source(), id) == nil { // copy the blob to the cache if the host has it in a pack
@@ -184,8 +189,8 @@ func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 // errEvicted means that the cache evicted a blob between the look-up of its size and the reading of its contents.
 var errEvicted = errors.New("contents were evicted from the cache while they were copied")
 
-// keep stores contents in the cache on disk. If the disk cannot be written, it keeps small contents in memory, and returns an
-// error for large ones.
+// keep stores contents in the cache on disk. If the disk cannot be written, it keeps small contents in memory, and
+// returns an error for large ones.
 func (s *storage) keep(o odb.Object) error {
 	if o.File != nil {
 		if err := s.blobs.PutFile(o.ID, o.File, o.Size); err != nil {
@@ -193,7 +198,8 @@ func (s *storage) keep(o odb.Object) error {
 		}
 		return nil
 	}
-	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can use them.
+	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can
+	// use them.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
 		s.notices.Add(fmt.Sprintf("contents cannot be written to disk: %v", err))
@@ -201,8 +207,8 @@ func (s *storage) keep(o odb.Object) error {
 	return nil
 }
 
-// keepAll stores the contents of verified objects, as keep does, and returns those that are stored. If an object is not stored, the file
-// with its contents is removed.
+// keepAll stores the contents of verified objects, as keep does, and returns those that are stored. If an object is not
+// stored, the file with its contents is removed.
 func (s *storage) keepAll(objects []odb.Object) (kept []odb.Object, err error) {
 	small := make([]cache.Blob, 0, len(objects))
 	for _, o := range objects {
@@ -227,8 +233,8 @@ func (s *storage) keepAll(objects []odb.Object) (kept []odb.Object, err error) {
 	return kept, err
 }
 
-// materialize copies a blob from a pack or loose object on this host into the cache, where it can be read at any offset. It
-// returns false if no pack or loose object on this host contains the blob.
+// materialize copies a blob from a pack or loose object on this host into the cache, where it can be read at any
+// offset. It returns false if no pack or loose object on this host contains the blob.
 func (s *storage) materialize(id object.ID) (bool, error) {
 	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -256,8 +262,8 @@ func (s *storage) copyFrom(host odb.Source, id object.ID) error {
 
 // copyBlob copies a blob of size bytes into the cache.
 func (s *storage) copyBlob(from odb.Source, id object.ID, size int64) error {
-	// Small contents are unpacked in memory and written at once. Large contents are streamed to a file, so that the use of memory
-	// is limited.
+	// Small contents are unpacked in memory and written at once. Large contents are streamed to a file, so that the use of
+	// memory is limited.
 	if size <= spoolOver {
 		_, data, err := from.Get(id, spoolOver)
 		if err == nil {
@@ -290,8 +296,8 @@ func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
 	return err
 }
 
-// hasParents reports whether the store has a commit and all of its parents. Such a commit is not part of the boundary, which
-// lists the commits whose parents are missing.
+// hasParents reports whether the store has a commit and all of its parents. Such a commit is not part of the boundary,
+// which lists the commits whose parents are missing.
 func (s *storage) hasParents(commit object.ID) bool {
 	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
 	if err != nil {

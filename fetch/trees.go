@@ -15,23 +15,25 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired, a reader
-// that needs a missing tree waits for it to arrive with that commit. At other times, a missing tree is fetched with a request of
-// its own, which all readers of this tree share. mu protects the fields below mu. A goroutine must not hold mu while it waits for
-// the network or the disk.
+// trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired,
+// a reader that needs a missing tree waits for it to arrive with that commit. At other times, a missing tree is fetched
+// with a request of its own, which all readers of this tree share. mu protects the fields below mu. A goroutine must
+// not hold mu while it waits for the network or the disk.
 type trees struct {
 	treewalk.Walker
 	storage *storage
 	fetcher *fetcher
 	tasks   *tasks.Group
-	slots   chan struct{} // holds one value for each in-flight request for a single tree; the capacity limits the number of such requests
+	// holds one value for each in-flight request for a single tree; the capacity limits the number of such requests
+	slots chan struct{}
 
 	mu      sync.Mutex
 	streams int // number of acquisitions of commits in progress
-	// arrivals contains the missing trees for which readers wait while streams > 0. The channel of a tree is closed when the tree
-	// arrives or streams becomes 0.
+	// arrivals contains the missing trees for which readers wait while streams > 0. The channel of a tree is closed when
+	// the tree arrives or streams becomes 0.
 	arrivals map[object.ID]chan struct{}
-	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
+	// trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
+	fetches map[object.ID]chan struct{}
 	// odd holds the odd entries of the trees that have some, for all trees that this process has parsed.
 	odd map[object.ID][]object.OddEntry
 }
@@ -46,8 +48,8 @@ func newTrees(s *storage, f *fetcher, t *tasks.Group) *trees {
 	return all
 }
 
-// Entries returns the entries of a tree. While a commit is being acquired, entries waits for a missing tree to arrive with that
-// commit; at other times, Entries requests the missing tree. The zero id stands for the empty tree.
+// Entries returns the entries of a tree. While a commit is being acquired, entries waits for a missing tree to arrive
+// with that commit; at other times, Entries requests the missing tree. The zero id stands for the empty tree.
 func (t *trees) Entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
@@ -55,8 +57,8 @@ func (t *trees) Entries(ctx context.Context, id object.ID) ([]object.TreeEntry, 
 	if entries, ok := t.storage.memory.Tree(id); ok {
 		return entries, nil
 	}
-	// The second iteration follows the arrival of the tree or a request for it. If the tree is still missing after a request, the
-	// remote does not have it.
+	// The second iteration follows the arrival of the tree or a request for it. If the tree is still missing after a
+	// request, the remote does not have it.
 	for try := 0; ; try++ {
 		entries, err := t.parse(id)
 		if err == nil || !errors.Is(err, odb.ErrNotFound) {
@@ -108,7 +110,8 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		close(t.fetches[id])
 		delete(t.fetches, id)
 	}()
-	// The entry in t.fetches is created before the slot is acquired, so that all readers of one tree use one slot together.
+	// The entry in t.fetches is created before the slot is acquired, so that all readers of one tree use one slot
+	// together.
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -117,16 +120,17 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 	}
 	again := func() { t.fetchLater(id) }
 	err := t.fetcher.pipe.Health().Retry(ctx, again, func() error { return t.fetch(ctx, id) })
-	// A reader that was interrupted proves nothing about the remote, so its error is not reported. A reader that waited until its
-	// deadline shows that the remote is slow or fails, so that error is reported.
-	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
+	// A reader that was interrupted proves nothing about the remote, so its error is not reported. A reader that waited
+	// until its deadline shows that the remote is slow or fails, so that error is reported.
+	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) &&
+		(ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
 		t.fetcher.pipe.Health().ReportFailure(err, again)
 	}
 	return err
 }
 
-// parse reads a tree that is on this host and keeps its entries in memory. It returns an error that wraps odb.ErrNotFound if the
-// tree is missing.
+// parse reads a tree that is on this host and keeps its entries in memory. It returns an error that wraps
+// odb.ErrNotFound if the tree is missing.
 func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	typ, content, err := t.storage.get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -167,7 +171,8 @@ func (t *trees) anyOdd() bool {
 	return len(t.odd) > 0
 }
 
-// Local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does not wait.
+// Local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does
+// not wait.
 func (t *trees) Local(id object.ID) ([]object.TreeEntry, bool) {
 	if entries, ok := t.storage.memory.Tree(id); ok {
 		return entries, true
@@ -176,8 +181,8 @@ func (t *trees) Local(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is called to find
-// out whether an unreachable remote answers again.
+// fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is
+// called to find out whether an unreachable remote answers again.
 func (t *trees) fetchLater(id object.ID) {
 	t.tasks.Start(func(ctx context.Context) {
 		if err := t.fetch(ctx, id); err != nil {
@@ -194,9 +199,9 @@ func (t *trees) fetchLater(id object.ID) {
 	})
 }
 
-// awaitArrival waits until the tree has arrived or the last acquisition in progress has ended, and then returns true. In the
-// second case, the tree may still be missing. If no acquisition is in progress, awaitArrival returns at once whether the tree is
-// on this host. err is nil, or the error of ctx.
+// awaitArrival waits until the tree has arrived or the last acquisition in progress has ended, and then returns true.
+// In the second case, the tree may still be missing. If no acquisition is in progress, awaitArrival returns at once
+// whether the tree is on this host. err is nil, or the error of ctx.
 func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	t.mu.Lock()
 	if t.streams == 0 {
@@ -231,16 +236,16 @@ func (t *trees) announce(id object.ID) {
 	}
 }
 
-// streamBegins records that the acquisition of a commit, with which trees may arrive, has started. Each call must be followed by
-// one call of streamEnds.
+// streamBegins records that the acquisition of a commit, with which trees may arrive, has started. Each call must be
+// followed by one call of streamEnds.
 func (t *trees) streamBegins() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.streams++
 }
 
-// streamEnds records that the acquisition of a commit has ended. When no other acquisition is in progress, streamEnds wakes the
-// readers of trees that have not arrived.
+// streamEnds records that the acquisition of a commit has ended. When no other acquisition is in progress, streamEnds
+// wakes the readers of trees that have not arrived.
 func (t *trees) streamEnds() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,14 +258,14 @@ func (t *trees) streamEnds() {
 	}
 }
 
-// fetch requests one tree and all trees below it, without blobs. If an earlier answer for the tree was invalid, fetch may return
-// the refusal of the tree without sending a request.
+// fetch requests one tree and all trees below it, without blobs. If an earlier answer for the tree was invalid, fetch
+// may return the refusal of the tree without sending a request.
 func (t *trees) fetch(ctx context.Context, id object.ID) error {
 	return t.fetcher.pipe.Refusals().Request(ctx, id, func() error { return t.request(ctx, id) })
 }
 
-// request sends the request for one tree and stores the answer. A remote that does not support filters also sends the blobs of
-// the tree.
+// request sends the request for one tree and stores the answer. A remote that does not support filters also sends the
+// blobs of the tree.
 func (t *trees) request(ctx context.Context, id object.ID) error {
 	if err := t.storage.objects.Refresh(); err == nil && t.storage.objects.Has(id) {
 		return nil // Another process has fetched the tree since the caller checked.

@@ -11,12 +11,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which returns the contents
-// as they are stored in the repository. Whether and how contents are converted depends on the .gitattributes files of the tree.
+// View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which
+// returns the contents as they are stored in the repository. Whether and how contents are converted depends on the
+// .gitattributes files of the tree.
 //
-// A mount may switch to another tree. From then on, readahead and prefetching use the new tree (RawView.Show). A file whose blob
-// is the same in both trees keeps its contents, so it is still converted by the attributes of the previous tree. Therefore each
-// tree has its own View (see Of), and all Views of a mount share one RawView.
+// A mount may switch to another tree. From then on, readahead and prefetching use the new tree (RawView.Show). A file
+// whose blob is the same in both trees keeps its contents, so it is still converted by the attributes of the previous
+// tree. Therefore each tree has its own View (see Of), and all Views of a mount share one RawView.
 type View struct {
 	*RawView
 	conversions *conversions
@@ -25,8 +26,8 @@ type View struct {
 	rules       rules // .gitattributes files of root; protected by conversions.mu
 }
 
-// checkout names the ref and the commit that filter drivers receive as the source of a checkout. The ref and the commit stay the
-// same when the mount switches to another tree.
+// checkout names the ref and the commit that filter drivers receive as the source of a checkout. The ref and the commit
+// stay the same when the mount switches to another tree.
 type checkout struct {
 	ref    string
 	commit object.ID
@@ -49,13 +50,14 @@ func (c *conversions) owner() string {
 	return c.filters.Owner()
 }
 
-// View returns the view of a snapshot's tree for a user whose git configuration has these settings. filters runs the filter
-// drivers. The call counts as a read, so that prefetches are delayed for a short time, because the first reads of a new view
-// usually follow at once.
+// View returns the view of a snapshot's tree for a user whose git configuration has these settings. filters runs the
+// filter drivers. The call counts as a read, so that prefetches are delayed for a short time, because the first reads
+// of a new view usually follow at once.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, filters *filters.Filters) *View {
 	v := &View{
-		RawView: s.rawView(snap), conversions: &conversions{filters: filters}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
-		rules: rules{settings: settings},
+		RawView: s.rawView(snap), conversions: &conversions{filters: filters}, root: snap.Tree,
+		checkout: checkout{snap.Ref, snap.Commit},
+		rules:    rules{settings: settings},
 	}
 	v.conversions.views = map[object.ID]*View{v.root: v}
 	return v
@@ -84,8 +86,8 @@ type Blob struct {
 	Link bool // the blob is the target of a symlink, which checkout never converts
 }
 
-// KnownSize returns the size, in bytes, that a file has as checkout would write it. It never waits, and returns false if the size
-// is not known on this host.
+// KnownSize returns the size, in bytes, that a file has as checkout would write it. It never waits, and returns false
+// if the size is not known on this host.
 func (v *View) KnownSize(b Blob) (int64, bool) {
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
@@ -105,8 +107,9 @@ func (v *View) Here(b Blob) bool {
 	return ok && r.IsZero() && v.store.storage.cached(b.ID)
 }
 
-// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, Size waits for an
-// object-info request. If the remote does not support object-info, or if checkout would convert the file, Size waits for the contents.
+// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host,
+// Size waits for an object-info request. If the remote does not support object-info, or if checkout would convert the
+// file, Size waits for the contents.
 func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	if n, ok := v.KnownSize(b); ok {
 		return n, nil
@@ -129,8 +132,8 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	return c.Size(), nil
 }
 
-// asStored reports whether checkout would write a blob unconverted, exactly as it is stored. It may wait until .gitattributes
-// files are fetched.
+// asStored reports whether checkout would write a blob unconverted, exactly as it is stored. It may wait until
+// .gitattributes files are fetched.
 func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	if b.Link {
 		return true, nil
@@ -139,8 +142,8 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	return r.IsZero(), err
 }
 
-// Open returns a file's contents as checkout would write them. If the contents are not on this host, Open fetches them together
-// with the files that will probably be read next.
+// Open returns a file's contents as checkout would write them. If the contents are not on this host, Open fetches them
+// together with the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Read(b.ID)
 	v.reads.Load().Note(b.Path)
@@ -148,14 +151,14 @@ func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 
-// OpenAlone returns a file's contents as Open does, but fetches no other files (no readahead). It is for callers that do not read
-// files in the order of the tree.
+// OpenAlone returns a file's contents as Open does, but fetches no other files (no readahead). It is for callers that
+// do not read files in the order of the tree.
 func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return pipeline.Neighbours{Patience: pipeline.HedgeAfter} })
 }
 
-// open returns a file's contents as Open does. If the contents have to be fetched, the same request contains the wants that the
-// function along returns.
+// open returns a file's contents as Open does. If the contents have to be fetched, the same request contains the wants
+// that the function along returns.
 func (v *View) open(ctx context.Context, b Blob, along func() pipeline.Neighbours) (Content, error) {
 	if b.Link {
 		return v.openStored(ctx, b.ID, b.Path, along)

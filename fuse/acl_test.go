@@ -24,7 +24,8 @@ func list(owner, named, group, mask, other byte) string {
 		return string([]byte{tag, 0, perm, 0, byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)})
 	}
 	const none = 1<<32 - 1
-	return "\x02\x00\x00\x00" + entry(1, owner, none) + entry(2, named, guest) + entry(4, group, none) + entry(16, mask, none) + entry(32, other, none)
+	return "\x02\x00\x00\x00" + entry(1, owner, none) + entry(2, named, guest) + entry(4, group, none) +
+		entry(16, mask, none) + entry(32, other, none)
 }
 
 func xattr(path, name string) (string, error) {
@@ -36,10 +37,12 @@ func xattr(path, name string) (string, error) {
 func editACL(t *testing.T, files map[string]worktreetest.File) *mounted {
 	t.Helper()
 	state := t.TempDir()
-	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{AllowOther: true, ACL: true})
+	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"),
+		Options{AllowOther: true, ACL: true})
 }
 
-// The kernel checks access control lists. The mount stores them, keeps them consistent with modes, and lets new files inherit them.
+// The kernel checks access control lists. The mount stores them, keeps them consistent with modes, and lets new files
+// inherit them.
 func TestACL(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("acting as another user needs root")
@@ -116,8 +119,8 @@ func TestACL(t *testing.T) {
 	}
 }
 
-// Access control lists cost no requests for commands of the files' owner, and in a mount without lists ls -l sends about one request
-// per file.
+// Access control lists cost no requests for commands of the files' owner, and in a mount without lists ls -l sends
+// about one request per file.
 func TestACLRequests(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a mount with allow_other needs root")
@@ -131,7 +134,8 @@ func TestACLRequests(t *testing.T) {
 		m    *mounted
 	}{{"with lists", editACL(t, files)}, {"without", edit(t, files)}} {
 		got := c.m.requests(func() {
-			c.m.run("sh", "-c", "cat dir/* >/dev/null; find . -size +1k; test -w dir/f03; chmod 600 dir/f04; mv dir/f05 dir/g; rm dir/f06")
+			c.m.run("sh", "-c",
+				"cat dir/* >/dev/null; find . -size +1k; test -w dir/f03; chmod 600 dir/f04; mv dir/f05 dir/g; rm dir/f06")
 		})
 		if n := got["GETXATTR"]; n != 0 {
 			t.Errorf("GETXATTR requests of commands of the owner, %s: got %d, want 0", c.name, n)

@@ -25,8 +25,8 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// attr returns the attributes of a node. It waits for a size only if the system call that caused the request may use the size.
-// If attr does not wait, the returned size may be negative, which means that the size is unknown.
+// attr returns the attributes of a node. It waits for a size only if the system call that caused the request may use
+// the size. If attr does not wait, the returned size may be negative, which means that the size is unknown.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
 	if a, known := f.tree.KnownAttr(n); a.Node == n && !known && !caller.NeedsSize(in.Pid, a.Mode) {
@@ -42,8 +42,8 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
 	if a, known := f.tree.KnownAttr(n); resize && known && a.Size == c.Size && c.Set&worktree.SetMtime == 0 {
-		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. The kernel
-		// does not state the times. Only ftruncate(2) sends a file handle.
+		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. The
+		// kernel does not state the times. Only ftruncate(2) sends a file handle.
 		if in.Valid&raw.FATTR_FH != 0 || c.Size == 0 && !caller.Truncates(in.Pid) {
 			c.Set, c.Mtime = c.Set|worktree.SetMtime, worktree.NowTime
 		}

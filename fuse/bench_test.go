@@ -26,7 +26,8 @@ func manyFiles(n int) map[string]worktreetest.File {
 	return files
 }
 
-// TestMemoryPerPath checks that the daemon's memory grows by at most 300 bytes per path in a walk, and that a second walk sends no request.
+// TestMemoryPerPath checks that the daemon's memory grows by at most 300 bytes per path in a walk, and that a second
+// walk sends no request.
 func TestMemoryPerPath(t *testing.T) {
 	n := 100_000
 	if testing.Short() || await.Race {
@@ -37,7 +38,8 @@ func TestMemoryPerPath(t *testing.T) {
 	before := residentBytes(t)
 	requests, cold := m.timed(m.dir, "find", ".", "-size", "+100k")
 	perPath := float64(residentBytes(t)-before) / float64(m.tree.Base().Counts().Nodes)
-	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Base().Counts().Nodes, perPath, cold, requests)
+	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Base().Counts().Nodes,
+		perPath, cold, requests)
 	if perPath > 300 && !await.Race {
 		t.Errorf("resident memory per path: got %.0f bytes, want at most 300", perPath)
 	}
@@ -102,7 +104,8 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// timed runs a command in dir and returns its requests and its duration. The command may exit with 1, as grep does without a match.
+// timed runs a command in dir and returns its requests and its duration. The command may exit with 1, as grep does
+// without a match.
 func (m *mounted) timed(dir, name string, args ...string) (map[string]uint64, time.Duration) {
 	m.Helper()
 	var took time.Duration

@@ -213,7 +213,8 @@ func waitForGit(t *testing.T, readOnly bool) {
 	}
 }
 
-// A process for which Await returns false sees .git before git is ready, and the kernel does not cache the entry for others.
+// A process for which Await returns false sees .git before git is ready, and the kernel does not cache the entry for
+// others.
 func TestGitIsNotKeptBefore(t *testing.T) {
 	g := &waitingGit{ready: make(chan struct{})}
 	m := tracked(t, map[string]worktreetest.File{}, Options{Await: g.await})

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Write writes data to a file. The process that calls write(2) waits for the reply. No process waits if the kernel writes back the
-// pages of a mapping.
+// Write writes data to a file. The process that calls write(2) waits for the reply. No process waits if the kernel
+// writes back the pages of a mapping.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
@@ -58,8 +58,8 @@ func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 	return f.fail(opFallocate, &in.InHeader, err)
 }
 
-// CopyFileRange copies a range from one file to another and returns the number of bytes copied. The kernel sends the request
-// after it has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
+// CopyFileRange copies a range from one file to another and returns the number of bytes copied. The kernel sends the
+// request after it has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
 func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -85,7 +85,8 @@ func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.Lseek
 	n := worktree.Node(in.NodeId)
 	off, err := f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
 	a, known := f.tree.KnownAttr(n)
-	whole := known && in.Whence == unix.SEEK_HOLE && off == a.Size || in.Whence == unix.SEEK_DATA && off == int64(in.Offset)
+	whole := known && in.Whence == unix.SEEK_HOLE && off == a.Size || in.Whence == unix.SEEK_DATA &&
+		off == int64(in.Offset)
 	if err == nil && whole {
 		out.Offset = uint64(off)
 		return raw.OK

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device connects a mount to the process that serves the mount. It consists of an open /dev/fuse, the kernel's first request
-// (INIT), and the reply to INIT. A process that has all three can continue a mount of another process: the kernel keeps the
-// mount as long as any process has the device open, and resends the requests that were read and not answered
-// (FUSE_NOTIFY_RESEND).
+// Device connects a mount to the process that serves the mount. It consists of an open /dev/fuse, the kernel's first
+// request (INIT), and the reply to INIT. A process that has all three can continue a mount of another process: the
+// kernel keeps the mount as long as any process has the device open, and resends the requests that were read and not
+// answered (FUSE_NOTIFY_RESEND).
 type Device struct {
 	file   *os.File // the open /dev/fuse of the mount
 	init   []byte   // the INIT request, as read from the device
@@ -34,9 +34,10 @@ var ErrUnfit = errors.New("mount was started by an incompatible version of artif
 var errHello = errors.New("first request of the kernel is not INIT")
 
 const (
-	opcodeInit   = 26      // FUSE_INIT in the kernel's uapi/linux/fuse.h
-	notifyResend = 7       // FUSE_NOTIFY_RESEND in the same file
-	maxHello     = 1 << 13 // size of the buffer for INIT in bytes; the kernel refuses reads with a smaller buffer (FUSE_MIN_READ_BUFFER)
+	opcodeInit   = 26 // FUSE_INIT in the kernel's uapi/linux/fuse.h
+	notifyResend = 7  // FUSE_NOTIFY_RESEND in the same file
+	// size of the buffer for INIT in bytes; the kernel refuses reads with a smaller buffer (FUSE_MIN_READ_BUFFER)
+	maxHello = 1 << 13
 
 	// resent is the bit in the id of a request that was sent before (FUSE_UNIQUE_RESEND). The previous process may have
 	// carried out such a request without answering it.
@@ -83,8 +84,8 @@ func Adopt(file *os.File) (*Device, error) {
 	return d, nil
 }
 
-// Inherit returns the Device of a mount that another process has served. hello is the result of Device.Hello in the other
-// process.
+// Inherit returns the Device of a mount that another process has served. hello is the result of Device.Hello in the
+// other process.
 func Inherit(file *os.File, hello []byte) (*Device, error) {
 	d := &Device{file: file}
 	if len(hello) >= 4 {
@@ -101,15 +102,15 @@ func Inherit(file *os.File, hello []byte) (*Device, error) {
 // File returns the open /dev/fuse. Serve closes the file when the mount has ended.
 func (d *Device) File() *os.File { return d.file }
 
-// Hello returns the INIT request and the reply to it, in the form that Inherit reads. A successor needs both in addition to
-// the open device. The reply is included only after Serve has returned.
+// Hello returns the INIT request and the reply to it, in the form that Inherit reads. A successor needs both in
+// addition to the open device. The reply is included only after Serve has returned.
 func (d *Device) Hello() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(d.init)))
 	return append(append(b, d.init...), d.answer...)
 }
 
-// CanMove reports whether another process can take the mount over. Linux before 6.9 cannot resend unanswered requests, so
-// after a takeover the callers of those requests would wait forever.
+// CanMove reports whether another process can take the mount over. Linux before 6.9 cannot resend unanswered requests,
+// so after a takeover the callers of those requests would wait forever.
 func (d *Device) CanMove() bool {
 	in, err := d.hello()
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
@@ -129,8 +130,9 @@ func (d *Device) hello() (in raw.InitIn, err error) {
 }
 
 // begin creates a go-fuse server that passes requests to f, and makes the server answer INIT. go-fuse always reads INIT
-// first, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces the socket's
-// descriptor by the device. If the answer differs from the answer that an earlier process sent, the error is ErrUnfit.
+// first, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces the
+// socket's descriptor by the device. If the answer differs from the answer that an earlier process sent, the error is
+// ErrUnfit.
 func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // statusOf converts an error to the errno that the calling process gets. Errors that are not in its table become EIO.
-// expected reports whether the errno describes the error completely. If expected is false, the caller must log the error.
+// expected reports whether the errno describes the error completely. If expected is false, the caller must log the
+// error.
 func statusOf(err error) (status raw.Status, expected bool) {
 	switch {
 	case err == nil:
@@ -41,7 +42,8 @@ func statusOf(err error) (status raw.Status, expected bool) {
 			return raw.Status(errno), false // the host has a fault, which its administrator should find in the log
 		}
 	}
-	if errors.Is(err, fs.ErrPermission) { // the remote denies access; EPERM, for which errors.Is also returns true, was handled above
+	// the remote denies access; EPERM, for which errors.Is also returns true, was handled above
+	if errors.Is(err, fs.ErrPermission) {
 		return raw.EACCES, false
 	}
 	// These errors include deadlines, unreachable remotes and corrupt objects. ENOSYS in particular must not be returned,

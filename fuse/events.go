@@ -94,7 +94,8 @@ func (s *Server) BeginEvents(pid int, list []*NameEvent) {
 	// Programs may have looked the names up since the change. The kernel would then answer the event process from its
 	// cache, with the new state: an absent name, or the new file instead of the old one that a program watches.
 	s.dropEntries(list, func(e *NameEvent) bool {
-		return e.Kind == Removed || e.Kind == RemovedDir || e.Kind == Replaced && e.Old != 0 && s.events.w.tree.Kernel().Lookups(e.Old) > 0
+		return e.Kind == Removed || e.Kind == RemovedDir || e.Kind == Replaced && e.Old != 0 &&
+			s.events.w.tree.Kernel().Lookups(e.Old) > 0
 	})
 }
 
@@ -150,7 +151,8 @@ func (f *eventFS) begin(p EventProcess) {
 	go func() {
 		defer file.Close()
 		// A pidfd becomes readable when the process has ended. A process that waits for a reply ends when it gets the reply.
-		_, err := retryEINTR(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1) })
+		_, err :=
+			retryEINTR(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1) })
 		if err == nil {
 			f.orphan.Store(0)
 		}
@@ -252,7 +254,8 @@ func (f *eventFS) standIn(out *raw.EntryOut, mode uint32) {
 }
 
 func standInAttr(out *raw.Attr, node uint64, mode uint32) {
-	*out = raw.Attr{Ino: node, Mode: mode | 0o700, Nlink: 1, Owner: raw.Owner{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}}
+	*out = raw.Attr{Ino: node, Mode: mode | 0o700, Nlink: 1,
+		Owner: raw.Owner{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}}
 }
 
 func (f *eventFS) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
@@ -289,7 +292,8 @@ func (f *eventFS) Forget(node, lookups uint64) {
 
 // noChange answers a request of the event process to create or remove a name, without a change of the tree. ok is false
 // for requests of other processes. out is the reply to a creation.
-func (f *eventFS) noChange(h *raw.InHeader, name string, kind EventKind, out *raw.EntryOut) (status raw.Status, ok bool) {
+func (f *eventFS) noChange(h *raw.InHeader, name string, kind EventKind,
+	out *raw.EntryOut) (status raw.Status, ok bool) {
 	e, own := f.eventOf(h, name)
 	switch {
 	case f.isOrphan(h):

@@ -32,10 +32,12 @@ func (m *mounted) asEventProcess(list []*NameEvent, f func()) {
 // everything returns names, nodes, times and contents of all files.
 func (m *mounted) everything() string {
 	m.Helper()
-	return m.run("sh", "-c", "find . -name '.git*' -prune -o -printf '%p %y %i %m %n %s %T@ %C@\n' | sort; cat file other dir/sub/inner")
+	return m.run("sh", "-c",
+		"find . -name '.git*' -prune -o -printf '%p %y %i %m %n %s %T@ %C@\n' | sort; cat file other dir/sub/inner")
 }
 
-// A request of an event process changes nothing, whatever the state of the name: the change that it stands for may be out of date.
+// A request of an event process changes nothing, whatever the state of the name: the change that it stands for may be
+// out of date.
 func TestEventProcessChangesNothing(t *testing.T) {
 	m := edit(t, mutableFiles)
 	at := func(name string, kind EventKind) *NameEvent {
@@ -43,7 +45,8 @@ func TestEventProcessChangesNothing(t *testing.T) {
 	}
 	before := m.everything()
 	list := []*NameEvent{
-		at("file", Removed), at("dir", RemovedDir), at("gone", Removed), at("gonedir", RemovedDir), at("link", Created), at("new", Created),
+		at("file", Removed), at("dir", RemovedDir), at("gone", Removed), at("gonedir", RemovedDir), at("link", Created),
+		at("new", Created),
 		at("newdir", CreatedDir), at("other", Replaced),
 	}
 	calls := []struct {
@@ -56,8 +59,10 @@ func TestEventProcessChangesNothing(t *testing.T) {
 		{"remove a directory that exists again", func() error { return unix.Rmdir(m.path("dir")) }, unix.EBUSY},
 		{"remove a name", func() error { return unix.Unlink(m.path("gone")) }, nil},
 		{"remove a directory", func() error { return unix.Rmdir(m.path("gonedir")) }, nil},
-		{"create a name that programs know", func() error { return unix.Mknod(m.path("link"), unix.S_IFREG|0o600, 0) }, unix.EEXIST},
-		{"create a name that is absent again", func() error { return unix.Mknod(m.path("new"), unix.S_IFREG|0o600, 0) }, unix.EEXIST},
+		{"create a name that programs know", func() error { return unix.Mknod(m.path("link"), unix.S_IFREG|0o600, 0) },
+			unix.EEXIST},
+		{"create a name that is absent again", func() error { return unix.Mknod(m.path("new"), unix.S_IFREG|0o600, 0) },
+			unix.EEXIST},
 		{"create a directory that is absent again", func() error { return unix.Mkdir(m.path("newdir"), 0o700) }, unix.EEXIST},
 		{"set times", func() error {
 			return unix.UtimesNanoAt(unix.AT_FDCWD, m.path("other"), []unix.Timespec{{Sec: 1}, {Sec: 1}}, 0)

@@ -16,14 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is the time for which replies let the kernel cache entries and attributes. Entries and attributes that change without
-// a request of the kernel are invalidated explicitly (Server.Invalidate).
+// forever is the time for which replies let the kernel cache entries and attributes. Entries and attributes that change
+// without a request of the kernel are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses requests that change something with
-// EROFS (see readOnly). The type writable, for writable mounts, contains a fileSystem. Requests that neither type implements are
-// answered with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel sends no more of them, and handles these
-// operations itself.
+// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses requests that change
+// something with EROFS (see readOnly). The type writable, for writable mounts, contains a fileSystem. Requests that
+// neither type implements are answered with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel
+// sends no more of them, and handles these operations itself.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
@@ -40,9 +40,9 @@ type fileSystem struct {
 	leave  sync.Once     // makes endWaits close the channel gone only once
 }
 
-// Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th. While the
-// remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All mounts of a
-// process share one sampled log, because the counters of a sampler take half a megabyte.
+// Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th.
+// While the remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All
+// mounts of a process share one sampled log, because the counters of a sampler take half a megabyte.
 func Sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
@@ -73,8 +73,9 @@ func (f *fileSystem) endWaits() { f.leave.Do(func() { close(f.gone) }) }
 // OnUnmount ends the waits of all requests. go-fuse calls it when the mount has ended.
 func (f *fileSystem) OnUnmount() { f.endWaits() }
 
-// Open answers the first open of a mount. If the kernel has CAP_NO_OPEN_SUPPORT the answer is ENOSYS, after which the kernel
-// opens all files without a request. A kernel without that capability would report ENOSYS to the program that opens the file.
+// Open answers the first open of a mount. If the kernel has CAP_NO_OPEN_SUPPORT the answer is ENOSYS, after which the
+// kernel opens all files without a request. A kernel without that capability would report ENOSYS to the program that
+// opens the file.
 func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
@@ -124,7 +125,8 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
-		f.log.Warn("serve request", zap.Stringer("op", op), zap.String("path", path), zap.Stringer("status", status), zap.Error(err))
+		f.log.Warn("serve request", zap.Stringer("op", op), zap.String("path", path), zap.Stringer("status", status),
+			zap.Error(err))
 	}
 	return status
 }
@@ -133,6 +135,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 // continues.
 func (f *fileSystem) panicked(cause any) raw.Status {
 	f.ops.pending.Add(-1) // observed.end, which decreases the count, is not called after a panic
-	f.log.Error("recover from panic in request", zap.Error(fmt.Errorf("panic: %v", cause)), zap.ByteString("stack", debug.Stack()))
+	f.log.Error("recover from panic in request", zap.Error(fmt.Errorf("panic: %v", cause)),
+		zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

@@ -158,7 +158,8 @@ func (f *filler) noteListing(w *waiter, dir worktree.Node) {
 	}
 }
 
-// fill stores the contents of the files below a directory, in the order of the tree, until the thread pid of the program ends.
+// fill stores the contents of the files below a directory, in the order of the tree, until the thread pid of the
+// program ends.
 func (f *filler) fill(top worktree.Node, pid uint32) {
 	jobs := make(chan *batch)
 	defer func() {
@@ -168,7 +169,8 @@ func (f *filler) fill(top worktree.Node, pid uint32) {
 		f.running = false
 	}()
 	go f.help(jobs)
-	walk := fillWalk{filler: f, jobs: jobs, caller: proc.Of(int(pid)), deadline: time.Now().Add(fillTime), buf: make([]byte, fillMost)}
+	walk := fillWalk{filler: f, jobs: jobs, caller: proc.Of(int(pid)), deadline: time.Now().Add(fillTime),
+		buf: make([]byte, fillMost)}
 	if walk.directory(top) {
 		walk.flush()
 	}
@@ -192,7 +194,8 @@ type fillWalk struct {
 func (w *fillWalk) directory(dir worktree.Node) bool {
 	ctx, kernel := context.Background(), w.fs.tree.Kernel()
 	files, subs, missing := kernel.Unknown(ctx, dir, fillMost)
-	for ; missing > 0 && kernel.Arriving() && time.Now().Before(w.deadline); files, subs, missing = kernel.Unknown(ctx, dir, fillMost) {
+	for ; missing > 0 && kernel.Arriving() && time.Now().Before(w.deadline); files, subs, missing = kernel.Unknown(ctx,
+		dir, fillMost) {
 		if !w.flush() || !w.alive() {
 			return false
 		}
@@ -291,7 +294,8 @@ func (f *filler) begin(b *batch) bool {
 			f.filling[dir] = b
 		}
 	}
-	b.files = slices.DeleteFunc(b.files, func(a worktree.Attr) bool { return !f.fs.tree.Kernel().IsUnknown(a.Node, f.isFilling) })
+	b.files = slices.DeleteFunc(b.files,
+		func(a worktree.Attr) bool { return !f.fs.tree.Kernel().IsUnknown(a.Node, f.isFilling) })
 	f.count++
 	f.batch, b.number = b, f.count
 	if len(b.files) == 0 {
@@ -403,7 +407,8 @@ func (f *filler) listPlus(in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	}
 	for i := in.Offset; i < uint64(len(b.files)); i++ {
 		a := b.files[i]
-		entry := out.AddDirLookupEntry(raw.DirEntry{Name: strconv.FormatUint(i, 10), Ino: uint64(a.Node), Mode: a.Mode, Off: i + 1})
+		entry := out.AddDirLookupEntry(raw.DirEntry{Name: strconv.FormatUint(i, 10), Ino: uint64(a.Node),
+			Mode: a.Mode, Off: i + 1})
 		if entry == nil {
 			break
 		}

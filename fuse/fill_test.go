@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// searched mounts files of these directories in which every process counts as a search program. files has the contents by path.
+// searched mounts files of these directories in which every process counts as a search program. files has the contents
+// by path.
 func searched(t *testing.T, dirs, each, size int) (m *mounted, files map[string][]byte) {
 	t.Helper()
 	all := map[string]worktreetest.File{"top": {Data: "in the root"}}
@@ -36,14 +37,15 @@ func searched(t *testing.T, dirs, each, size int) (m *mounted, files map[string]
 	return mountTree(t, src, filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), o), files
 }
 
-// TestSearchReadsWithoutRequests lists the root as a search program does, and waits until the contents of all files are in the page
-// cache. Reading all files then sends no READ.
+// TestSearchReadsWithoutRequests lists the root as a search program does, and waits until the contents of all files are
+// in the page cache. Reading all files then sends no READ.
 func TestSearchReadsWithoutRequests(t *testing.T) {
 	m, files := searched(t, 20, 60, 5000)
 	if _, err := os.ReadDir(m.dir); err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "contents of all files are read for the page cache", func() bool { return m.src.Calls("Open") >= len(files) })
+	await.Until(t, "contents of all files are read for the page cache",
+		func() bool { return m.src.Calls("Open") >= len(files) })
 	before := m.Stats()["READ"]
 	for path, want := range files {
 		got, err := os.ReadFile(filepath.Join(m.dir, path))
@@ -66,8 +68,8 @@ func TestSearchReadsWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestSearchKeepsChanges changes files by write(2) and in mappings, from another process, while their contents are stored in the page
-// cache. No change may be lost.
+// TestSearchKeepsChanges changes files by write(2) and in mappings, from another process, while their contents are
+// stored in the page cache. No change may be lost.
 func TestSearchKeepsChanges(t *testing.T) {
 	if dir := os.Getenv("AFS_CHANGE_BELOW"); dir != "" {
 		changeAll(t, dir)

@@ -85,7 +85,8 @@ func (s *Server) fusermount(ctx context.Context, flags int) error {
 	if err == nil {
 		return nil
 	}
-	// fusermount3 states the cause only in text for people. If the mount still exists, the cause is that the mount is in use.
+	// fusermount3 states the cause only in text for people. If the mount still exists, the cause is that the mount is in
+	// use.
 	if listed(s.dir) {
 		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
 	}

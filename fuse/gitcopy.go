@@ -143,9 +143,11 @@ func (c *gitCopy) pathOf(node uint64) (name string, ok bool) {
 // because the parent of the git directory is private.
 func (c *gitCopy) attributes(out *raw.Attr, node uint64, st unix.Stat_t) {
 	*out = raw.Attr{
-		Ino: node, Size: uint64(st.Size), Blocks: uint64(st.Blocks), Mode: st.Mode, Nlink: 1, Owner: raw.Owner{Uid: st.Uid, Gid: st.Gid},
-		Mtime: uint64(st.Mtim.Sec), Mtimensec: uint32(st.Mtim.Nsec), Ctime: uint64(st.Ctim.Sec), Ctimensec: uint32(st.Ctim.Nsec),
-		Atime: uint64(st.Mtim.Sec), Atimensec: uint32(st.Mtim.Nsec),
+		Ino: node, Size: uint64(st.Size), Blocks: uint64(st.Blocks), Mode: st.Mode, Nlink: 1,
+		Owner: raw.Owner{Uid: st.Uid, Gid: st.Gid},
+		Mtime: uint64(st.Mtim.Sec), Mtimensec: uint32(st.Mtim.Nsec), Ctime: uint64(st.Ctim.Sec),
+		Ctimensec: uint32(st.Ctim.Nsec),
+		Atime:     uint64(st.Mtim.Sec), Atimensec: uint32(st.Mtim.Nsec),
 	}
 	if node == firstGit {
 		out.Mode = syscall.S_IFDIR | 0o700
@@ -314,7 +316,8 @@ func (c *gitCopy) list(in *raw.ReadIn, emit func(raw.DirEntry) bool) raw.Status 
 	slices.Sort(names)
 	for i := in.Offset; i < uint64(len(names)); i++ {
 		at := path.Join(name, names[i])
-		if st, err := c.stat(at); err == nil && !emit(raw.DirEntry{Name: names[i], Ino: numberOf(at), Mode: st.Mode, Off: i + 1}) {
+		if st, err := c.stat(at); err == nil &&
+			!emit(raw.DirEntry{Name: names[i], Ino: numberOf(at), Mode: st.Mode, Off: i + 1}) {
 			break
 		}
 	}

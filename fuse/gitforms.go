@@ -57,7 +57,8 @@ const (
 	linkMode    = syscall.S_IFLNK | 0o777
 )
 
-// newGitForms returns the forms of ".git" in the mount at dir. inherited states that a predecessor has served the mount.
+// newGitForms returns the forms of ".git" in the mount at dir. inherited states that a predecessor has served the
+// mount.
 func newGitForms(requests raw.RawFileSystem, f *fileSystem, dir, hidden string, inherited bool, g *GitDir) *gitForms {
 	return &gitForms{
 		RawFileSystem: requests, fs: f, link: hidden + "/" + gitEntry, target: g.Path,

@@ -9,26 +9,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Guard decides which paths programs must not change (Options.Guard). A request for such a change is answered with EACCES. Paths are
-// relative to the root of the mount.
+// Guard decides which paths programs must not change (Options.Guard). A request for such a change is answered with
+// EACCES. Paths are relative to the root of the mount.
 type Guard interface {
 	// Active reports whether any path may be locked. It is called for every request, so it must be fast. If it returns
 	// false, the other methods are not called.
 	Active() bool
 	// Locked reports whether programs must not change a path.
 	Locked(path string) bool
-	// Refuses is called when a program tries to change a path. It reports whether the program gets EACCES. below is set if the path is
-	// moved together with everything below it.
+	// Refuses is called when a program tries to change a path. It reports whether the program gets EACCES. below is set if
+	// the path is moved together with everything below it.
 	Refuses(path string, below bool) bool
 }
 
 // guarded is the file system of a writable mount with a Guard.
 //
-// The kernel sends no request when a program opens a file. So a locked file is shown without permission to write, and its attributes
-// are not cached. The kernel then requests the attributes in every open(2) (fs/fuse/dir.c, fuse_permission), and refuses the open
-// because of the permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So
-// GetAttr determines from the system call whether the thread opens the file for writing (package caller). If the system call cannot be
-// read, the WRITE is refused.
+// The kernel sends no request when a program opens a file. So a locked file is shown without permission to write, and
+// its attributes are not cached. The kernel then requests the attributes in every open(2) (fs/fuse/dir.c,
+// fuse_permission), and refuses the open because of the permissions. Root may ignore the permissions; but if the
+// GETATTR fails, the system call fails with the same error. So GetAttr determines from the system call whether the
+// thread opens the file for writing (package caller). If the system call cannot be read, the WRITE is refused.
 type guarded struct {
 	raw.RawFileSystem
 	f *writable
@@ -152,7 +152,8 @@ func (g guarded) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name strin
 	return g.RawFileSystem.RemoveXAttr(cancel, h, name)
 }
 
-// GetAttr fails if a thread requests the attributes of a locked file because it opens the file for writing or writes to it.
+// GetAttr fails if a thread requests the attributes of a locked file because it opens the file for writing or writes to
+// it.
 func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
 	n := worktree.Node(in.NodeId)
 	if g.f.guard.Active() && g.f.locked(n) {

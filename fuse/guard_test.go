@@ -81,7 +81,8 @@ func guardedMount(t *testing.T, files map[string]worktreetest.File) (*mounted, *
 }
 
 var mutableFiles = map[string]worktreetest.File{
-	"file": {Data: "content"}, "dir/sub/inner": {Data: "x"}, "link": {Mode: object.ModeSymlink, Data: "file"}, "other": {Data: "o"},
+	"file": {Data: "content"}, "dir/sub/inner": {Data: "x"}, "link": {Mode: object.ModeSymlink, Data: "file"},
+	"other": {Data: "o"},
 }
 
 // Every call that changes a locked path fails with EACCES, also of root and also if the kernel has cached everything.
@@ -91,7 +92,8 @@ func TestLockedPathsCannotBeChanged(t *testing.T) {
 	g.lock(m, "file", "fresh", "dir")
 	calls := m.mutations()
 	delete(calls, "unnamed file") // it has no path
-	calls["open to read and write"] = func() error { fd, err := unix.Open(m.path("file"), unix.O_RDWR, 0); unix.Close(fd); return err }
+	calls["open to read and write"] =
+		func() error { fd, err := unix.Open(m.path("file"), unix.O_RDWR, 0); unix.Close(fd); return err }
 	calls["move a directory above"] = func() error { return unix.Rename(m.path("dir"), m.path("dir2")) }
 	calls["move over"] = func() error { return unix.Rename(m.path("other"), m.path("file")) }
 	calls["openat2"] = func() error {
@@ -109,7 +111,8 @@ func TestLockedPathsCannotBeChanged(t *testing.T) {
 			t.Errorf("no change of %s was refused", path)
 		}
 	}
-	if out := m.run("sh", "-c", "cat file link dir/sub/inner; stat -c %a file; echo new >new; echo n >>other; mv other dir2; cat new"); out != "contentcontentx444\nnew\n" {
+	if out := m.run("sh", "-c",
+		"cat file link dir/sub/inner; stat -c %a file; echo new >new; echo n >>other; mv other dir2; cat new"); out != "contentcontentx444\nnew\n" {
 		t.Errorf("reading and changing other files: got %q", out)
 	}
 	g.lock(m)
@@ -156,7 +159,8 @@ func TestLockOfOpenFile(t *testing.T) {
 	}
 }
 
-// A write to a mapping sends no request before the kernel writes the page back. This WRITE is refused, and the kernel drops the page.
+// A write to a mapping sends no request before the kernel writes the page back. This WRITE is refused, and the kernel
+// drops the page.
 func TestLockOfMappedFile(t *testing.T) {
 	m, g := guardedMount(t, mutableFiles)
 	f, err := os.OpenFile(m.path("file"), os.O_RDWR, 0)
@@ -225,7 +229,8 @@ func TestWarningGuard(t *testing.T) {
 func TestGuardWithoutLocksIsFree(t *testing.T) {
 	work := func(m *mounted) map[string]uint64 {
 		return m.requests(func() {
-			m.run("sh", "-c", "ls -lR .; cat file; echo x >>file; echo y >new; mv new dir/new; rm dir/new; cat file; stat file; chmod 600 file")
+			m.run("sh", "-c",
+				"ls -lR .; cat file; echo x >>file; echo y >new; mv new dir/new; rm dir/new; cat file; stat file; chmod 600 file")
 		})
 	}
 	undisturbed(t, func() (errs []error) {

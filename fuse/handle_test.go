@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// A file handle opens its file or directory even if the kernel has forgotten the node and the file was renamed, and fails with ESTALE
-// if the file was removed.
+// A file handle opens its file or directory even if the kernel has forgotten the node and the file was renamed, and
+// fails with ESTALE if the file was removed.
 func TestFileHandles(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("open_by_handle_at(2) needs root")
 	}
 	files := map[string]worktreetest.File{
-		"dir/sub/base": {Data: "base"}, "dir/sub/moved": {Data: "moved"}, "dir/sub/gone": {Data: "gone"}, "linked": {Data: "linked"},
+		"dir/sub/base": {Data: "base"}, "dir/sub/moved": {Data: "moved"}, "dir/sub/gone": {Data: "gone"},
+		"linked": {Data: "linked"},
 	}
 	m := edit(t, files)
 	check := func(err error) {
@@ -35,7 +36,8 @@ func TestFileHandles(t *testing.T) {
 	check(err)
 	defer root.Close()
 	handles := map[string]unix.FileHandle{}
-	for _, name := range []string{"dir/sub", "dir/sub/base", "dir/sub/moved", "dir/sub/gone", "linked", "own", "own gone"} {
+	for _, name := range []string{"dir/sub", "dir/sub/base", "dir/sub/moved", "dir/sub/gone", "linked",
+		"own", "own gone"} {
 		h, _, err := unix.NameToHandleAt(unix.AT_FDCWD, m.path(name), 0)
 		check(err)
 		handles[name] = h
@@ -70,7 +72,8 @@ func TestFileHandles(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{"dir/sub/base": "base", "dir/sub/moved": "moved", "linked": "linked", "own": "own"} {
+	for name, want := range map[string]string{"dir/sub/base": "base", "dir/sub/moved": "moved", "linked": "linked",
+		"own": "own"} {
 		f, err := asked(name)
 		if err != nil {
 			t.Errorf("open %s by its handle: %v", name, err)

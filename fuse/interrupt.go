@@ -18,8 +18,9 @@ import (
 //
 // The kernel reports any signal as an interrupt, and only once (fs/fuse/dev.c, request_wait_answer). Whatever the reply
 // to an interrupted request is, the stat(2) or read(2) of the process fails with EINTR. On other file systems these
-// calls never fail with EINTR, so programs with timers (git's progress display, profilers, Go's scheduler) treat EINTR as an
-// I/O error. Therefore an interrupt ends the wait only when a signal that stops processes is pending (stopSignals).
+// calls never fail with EINTR, so programs with timers (git's progress display, profilers, Go's scheduler) treat EINTR
+// as an I/O error. Therefore an interrupt ends the wait only when a signal that stops processes is pending
+// (stopSignals).
 type waiter struct {
 	cancel  <-chan struct{}  // go-fuse closes this channel when the kernel reports an interrupt
 	gone    <-chan struct{}  // closed when the mount has ended
@@ -69,8 +70,9 @@ func (w *waiter) finish() {
 // Deadline returns false, because a request has no time limit.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value returns the identity of the request for the key worktree.RequestKey, the cost of the request for the key metrics.CostKey,
-// and the thread that made the request for the key proc.CallerKey. The packages that carry out the request read these values.
+// Value returns the identity of the request for the key worktree.RequestKey, the cost of the request for the key
+// metrics.CostKey, and the thread that made the request for the key proc.CallerKey. The packages that carry out the
+// request read these values.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
@@ -120,8 +122,8 @@ func (w *waiter) watch() {
 	close(w.done)
 }
 
-// awaitStop is called after an interrupt. It returns true when one of stopSignals is pending for the process or the mount has
-// ended. It returns false when finish is called before that.
+// awaitStop is called after an interrupt. It returns true when one of stopSignals is pending for the process or the
+// mount has ended. It returns false when finish is called before that.
 func (w *waiter) awaitStop() bool {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -137,9 +139,9 @@ func (w *waiter) awaitStop() bool {
 	return true
 }
 
-// stopSignals is the set of signals that end a process or ask it to end; bit n-1 stands for signal n. Other signals whose
-// default action kills a process are not in the set: if the process has no handler, the kernel turns them into SIGKILL before
-// they are pending (kernel/signal.c, complete_signal).
+// stopSignals is the set of signals that end a process or ask it to end; bit n-1 stands for signal n. Other signals
+// whose default action kills a process are not in the set: if the process has no handler, the kernel turns them into
+// SIGKILL before they are pending (kernel/signal.c, complete_signal).
 const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
 	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
 

@@ -12,10 +12,10 @@ import (
 // notice waits for the lock of a directory.
 const notifiers = 4
 
-// Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The kernel then
-// looks up those names again, including the names that it had cached as absent, and lists those directories again. Invalidate
-// must not be called while answering a request: dropping an entry takes the lock of its directory, and the process that holds
-// this lock may wait for a reply.
+// Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The kernel
+// then looks up those names again, including the names that it had cached as absent, and lists those directories again.
+// Invalidate must not be called while answering a request: dropping an entry takes the lock of its directory, and the
+// process that holds this lock may wait for a reply.
 func (s *Server) Invalidate(stale worktree.Stale) {
 	places := make(chan worktree.Place)
 	var all sync.WaitGroup

@@ -24,17 +24,18 @@ func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *ra
 }
 
 // listPlus lists entries with attributes, which saves the kernel a LOOKUP for each entry. The function fill sets the
-// attributes of one entry. listPlus does not wait for sizes: an entry whose size is unknown, or that the kernel must not
-// cache yet, has node id 0, which means that the entry has no attributes.
-func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
+// attributes of one entry. listPlus does not wait for sizes: an entry whose size is unknown, or that the kernel must
+// not cache yet, has node id 0, which means that the entry has no attributes.
+func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList,
+	fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
 	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
 			return false
 		}
-		// The entry ".git" gets no attributes until git is ready, and none if it depends on the process. The entries "." and ".." get
-		// none either, because the kernel ignores their attributes and counts no look-up for them (fs/fuse/readdir.c,
-		// fuse_direntplus_link).
+		// The entry ".git" gets no attributes until git is ready, and none if it depends on the process. The entries "." and
+		// ".." get none either, because the kernel ignores their attributes and counts no look-up for them
+		// (fs/fuse/readdir.c, fuse_direntplus_link).
 		if dir := worktree.Node(in.NodeId); f.git.guards(dir, e.Name) || f.git.isVaried(dir, e.Name) {
 			return true
 		}
@@ -45,9 +46,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 	}))
 }
 
-// The kernel's offsets 1 and 2 belong to "." and "..", which the tree does not list. So the constant dots is added to a position in
-// the tree below ownOffset to make it an offset. Positions of ownOffset and above are used as offsets without change; they must be
-// below 1<<63.
+// The kernel's offsets 1 and 2 belong to "." and "..", which the tree does not list. So the constant dots is added to a
+// position in the tree below ownOffset to make it an offset. Positions of ownOffset and above are used as offsets
+// without change; they must be below 1<<63.
 const (
 	dots      = 2
 	ownOffset = 1 << 62
@@ -61,8 +62,8 @@ func offset(next uint64) uint64 {
 	return next
 }
 
-// list calls emit for each entry of a directory, beginning at in.Offset, until emit returns false because the reply is full.
-// dot is true for the entries "." and "..".
+// list calls emit for each entry of a directory, beginning at in.Offset, until emit returns false because the reply is
+// full. dot is true for the entries "." and "..".
 func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, dot bool) bool) error {
 	dir, from := worktree.Node(in.NodeId), in.Offset
 	if from > math.MaxInt64 { // no reply has contained such an offset

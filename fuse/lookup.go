@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Lookup returns the entry of a name, with the size of the file. In a read-only mount it may wait for the size. The wait
-// blocks other look-ups of new names in the directory, but no changes of the directory, since a read-only mount has none.
+// Lookup returns the entry of a name, with the size of the file. In a read-only mount it may wait for the size. The
+// wait blocks other look-ups of new names in the directory, but no changes of the directory, since a read-only mount
+// has none.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -33,9 +34,9 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	return raw.OK
 }
 
-// find returns the attributes of the entry name in the directory of the request. The size is negative if it is not known. The
-// names "." and ".." occur only if a file handle refers to a node that the kernel has forgotten; the node of the request may
-// then be a file instead of a directory (fs/fuse/inode.c, fuse_get_dentry).
+// find returns the attributes of the entry name in the directory of the request. The size is negative if it is not
+// known. The names "." and ".." occur only if a file handle refers to a node that the kernel has forgotten; the node of
+// the request may then be a file instead of a directory (fs/fuse/inode.c, fuse_get_dentry).
 func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
 	switch {
 	case len(name) > object.MaxNameLen:
@@ -52,8 +53,8 @@ func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Att
 	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
 }
 
-// absent answers a look-up that has failed with err. If the name does not exist, the status is OK and the reply has node id
-// 0; if keep is true, the kernel caches that the name is absent. Any other error is converted to a status.
+// absent answers a look-up that has failed with err. If the name does not exist, the status is OK and the reply has
+// node id 0; if keep is true, the kernel caches that the name is absent. Any other error is converted to a status.
 func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep bool) raw.Status {
 	if errors.Is(err, worktree.ErrNotExist) {
 		if keep {
@@ -85,8 +86,8 @@ func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, 
 	return target, f.fail(opReadlink, h, err)
 }
 
-// fillEntry fills the reply to a look-up with the node that has the attributes a. The kernel may cache the entry and the
-// attributes until they are invalidated.
+// fillEntry fills the reply to a look-up with the node that has the attributes a. The kernel may cache the entry and
+// the attributes until they are invalidated.
 func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	out.NodeId = uint64(a.Node)
 	out.SetEntryTimeout(forever)
@@ -107,8 +108,8 @@ func fillAttr(out *raw.Attr, a worktree.Attr) {
 
 const nanosPerSecond = 1_000_000_000 // the number of nanoseconds in a second
 
-// split converts a time in nanoseconds since 1970 to seconds, rounded down, and the remaining nanoseconds. For a time before
-// 1970, sec is a negative number in two's complement, which the kernel expects although the type is unsigned.
+// split converts a time in nanoseconds since 1970 to seconds, rounded down, and the remaining nanoseconds. For a time
+// before 1970, sec is a negative number in two's complement, which the kernel expects although the type is unsigned.
 func split(ns int64) (sec uint64, nsec uint32) {
 	s, n := ns/nanosPerSecond, ns%nanosPerSecond
 	if n < 0 {
@@ -117,8 +118,8 @@ func split(ns int64) (sec uint64, nsec uint32) {
 	return uint64(s), uint32(n)
 }
 
-// join is the inverse of split. If 64 bits of nanoseconds cannot express the time, join returns the nearest time that they
-// can express.
+// join is the inverse of split. If 64 bits of nanoseconds cannot express the time, join returns the nearest time that
+// they can express.
 func join(sec uint64, nsec uint32) int64 {
 	const most = 1<<63/nanosPerSecond - 1
 	s := min(max(int64(sec), -most), most)

@@ -130,7 +130,8 @@ func (m *mounted) requests(f func()) map[string]uint64 {
 	return after
 }
 
-// undisturbed repeats a count of requests up to three times, because other processes may drop the kernel's caches at the same time.
+// undisturbed repeats a count of requests up to three times, because other processes may drop the kernel's caches at
+// the same time.
 func undisturbed(t testing.TB, count func() []error) {
 	t.Helper()
 	var errs []error

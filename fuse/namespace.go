@@ -56,13 +56,14 @@ func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut
 
 // Mknod creates a regular file, a device, a socket or a FIFO.
 func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
-	return f.make(opMknod, cancel, &in.InHeader, in.Umask, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
-		return f.tree.Mknod(w, worktree.Node(in.NodeId), name, in.Mode, in.Rdev, c)
-	})
+	return f.make(opMknod, cancel, &in.InHeader, in.Umask, name, out,
+		func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+			return f.tree.Mknod(w, worktree.Node(in.NodeId), name, in.Mode, in.Rdev, c)
+		})
 }
 
-// Mkdir creates a directory. If the directory is to be redirected, Mkdir also starts to mount another directory over the new
-// one.
+// Mkdir creates a directory. If the directory is to be redirected, Mkdir also starts to mount another directory over
+// the new one.
 func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
 	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
@@ -103,8 +104,8 @@ func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask ui
 	return raw.OK
 }
 
-// cred returns the owner and the umask for a new entry. The umask matters only with access control lists; without access
-// control lists the kernel has already applied the umask to the mode.
+// cred returns the owner and the umask for a new entry. The umask matters only with access control lists; without
+// access control lists the kernel has already applied the umask to the mode.
 func cred(h *raw.InHeader, umask uint32) worktree.Cred {
 	return worktree.Cred{UID: h.Uid, GID: h.Gid, Umask: umask}
 }
@@ -124,7 +125,8 @@ func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 	return raw.OK
 }
 
-// Release does nothing, because there is no state for open files; a file without a name lives until the kernel forgets it.
+// Release does nothing, because there is no state for open files; a file without a name lives until the kernel forgets
+// it.
 func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) {}
 
 // Unlink removes an entry that is not a directory.

@@ -48,7 +48,8 @@ func TestRename(t *testing.T) {
 	}
 	want := "b/back: A\ndeep/c: C\nfull/x: \nnew: B\n"
 	for range 2 {
-		if got := m.run("sh", "-c", "find * -type f | LC_ALL=C sort | while read f; do echo \"$f: $(cat $f)\"; done"); got != want {
+		if got := m.run("sh", "-c",
+			"find * -type f | LC_ALL=C sort | while read f; do echo \"$f: $(cat $f)\"; done"); got != want {
 			t.Errorf("names after the renames:\n%swant\n%s", got, want)
 		}
 		dropCaches(t)
@@ -58,7 +59,8 @@ func TestRename(t *testing.T) {
 // Nodes of all kinds can be created, read, linked and removed.
 func TestKinds(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: "x"}, "link": {Mode: object.ModeSymlink, Data: "base"}})
-	for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "socket": unix.S_IFSOCK | 0o600, "plain": unix.S_IFREG | 0o604} {
+	for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "socket": unix.S_IFSOCK | 0o600,
+		"plain": unix.S_IFREG | 0o604} {
 		if err := unix.Mknod(m.path(name), mode, 0); err != nil {
 			t.Errorf("make %s: %v", name, err)
 		}
@@ -74,13 +76,15 @@ func TestKinds(t *testing.T) {
 			t.Errorf("lstat of the device: got %+v, %v", st, err)
 		}
 	}
-	if err := errors.Join(os.Symlink("../far", m.path("own link")), os.Link(m.path("link"), m.path("second")), os.Link(m.path("base"), m.path("third"))); err != nil {
+	if err := errors.Join(os.Symlink("../far", m.path("own link")), os.Link(m.path("link"), m.path("second")),
+		os.Link(m.path("base"), m.path("third"))); err != nil {
 		t.Error(err)
 	}
 	dropCaches(t)
 	for link, want := range map[string]string{"own link": "../far", "link": "base", "second": "base"} {
 		st, err := os.Lstat(m.path(link))
-		if got, readErr := os.Readlink(m.path(link)); errors.Join(err, readErr) != nil || got != want || st.Size() != int64(len(want)) {
+		if got, readErr := os.Readlink(m.path(link)); errors.Join(err, readErr) != nil || got != want ||
+			st.Size() != int64(len(want)) {
 			t.Errorf("symbolic link %s: got target %q, attributes %v, errors %v and %v", link, got, st, err, readErr)
 		}
 	}
@@ -93,7 +97,8 @@ func TestKinds(t *testing.T) {
 	m.run("sh", "-c", "cat fifo & echo through > fifo; wait; rm -f fifo socket plain null second third")
 }
 
-// A file of O_TMPFILE can be linked to a name, or is removed when it is closed, also if it is the first file opened on the mount.
+// A file of O_TMPFILE can be linked to a name, or is removed when it is closed, also if it is the first file opened on
+// the mount.
 func TestTmpfile(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		m := edit(t, map[string]worktreetest.File{"dir/x": {Data: "x"}})
@@ -108,13 +113,15 @@ func TestTmpfile(t *testing.T) {
 			t.Error(err)
 		}
 		name := m.path("named")
-		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW); err != nil {
+		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name,
+			unix.AT_SYMLINK_FOLLOW); err != nil {
 			t.Errorf("link the unnamed file: %v", err)
 		}
 		unix.Close(fd)
 		dropCaches(t)
 		st, err := os.Stat(name)
-		if b, readErr := os.ReadFile(name); errors.Join(err, readErr) != nil || string(b) != pattern(5_000) || st.Mode() != 0o640 {
+		if b, readErr := os.ReadFile(name); errors.Join(err, readErr) != nil || string(b) != pattern(5_000) ||
+			st.Mode() != 0o640 {
 			t.Errorf("the named file: got %d bytes, attributes %v, errors %v and %v", len(b), st, err, readErr)
 		}
 		if fd, err = unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o600); err != nil {
@@ -153,7 +160,8 @@ func TestListWhileChanging(t *testing.T) {
 			seen[name]++
 		}
 		err = errors.Join(
-			ignore(os.Remove(m.path(fmt.Sprintf("d/own%03d", i*8+1))), os.ErrNotExist), ignore(os.Remove(m.path(fmt.Sprintf("d/base%03d", i*8+1))), os.ErrNotExist),
+			ignore(os.Remove(m.path(fmt.Sprintf("d/own%03d", i*8+1))), os.ErrNotExist),
+			ignore(os.Remove(m.path(fmt.Sprintf("d/base%03d", i*8+1))), os.ErrNotExist),
 			os.WriteFile(m.path(fmt.Sprintf("d/new%03d", i)), nil, 0o666))
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +214,8 @@ except OSError:
 	}
 }
 
-// A shared mapping is written back. The test maps in another process, because a page fault of this process would wait for its own server.
+// A shared mapping is written back. The test maps in another process, because a page fault of this process would wait
+// for its own server.
 func TestMap(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "odd": {Data: pattern(8_193)}})
 	script := `import mmap, sys
@@ -284,7 +293,8 @@ func TestXattr(t *testing.T) {
 			t.Errorf("list of attributes after the removal: got %q", got)
 		}
 	}
-	if err := unix.Setxattr(m.path("f"), "system.posix_acl_access", []byte("\x02\x00\x00\x00"), 0); !errors.Is(err, unix.EOPNOTSUPP) {
+	if err := unix.Setxattr(m.path("f"), "system.posix_acl_access", []byte("\x02\x00\x00\x00"), 0); !errors.Is(err,
+		unix.EOPNOTSUPP) {
 		t.Errorf("set an access control list: got %v, want EOPNOTSUPP", err)
 	}
 }
@@ -313,7 +323,8 @@ func TestRemount(t *testing.T) {
 // A file that is repeatedly opened, appended to and closed grows by each append.
 func TestAppends(t *testing.T) {
 	m := edit(t, nil)
-	cmd := exec.Command("sh", "-c", "i=0; while [ $i -lt 300 ]; do echo line $i >> log; i=$((i+1)); done; wc -l < log; sort -u log | wc -l")
+	cmd := exec.Command("sh", "-c",
+		"i=0; while [ $i -lt 300 ]; do echo line $i >> log; i=$((i+1)); done; wc -l < log; sort -u log | wc -l")
 	cmd.Dir = m.dir
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -21,7 +21,8 @@ type Objects interface {
 	// below 1<<62 and always the same for this object. name is the object's id in hexadecimal digits. If the form is
 	// Contents, Find waits until the contents are on this host.
 	Find(ctx context.Context, tid uint32, name string) (Finding, uint64, error)
-	// Open returns the object with this number in the form of a loose object. It waits until the contents are on this host.
+	// Open returns the object with this number in the form of a loose object. It waits until the contents are on this
+	// host.
 	Open(ctx context.Context, number uint64) (Object, error)
 	// Opened is called when the process of the thread tid has opened an object in the form Existence. The object is the
 	// one for which Find was called last for this thread.
@@ -50,17 +51,19 @@ const (
 	Contents          // the process can read the contents
 )
 
-// objectDir adds a directory to the root of a mount, with a directory of loose objects (gitrepository-layout(5), objects) in it. No
-// listing of the root shows it. For git, each object is a symbolic link without a target: a process that only checks whether the object
-// exists calls lstat, which finds the link, and a process that opens the object gets ENOENT, which for git means that it has to request
-// the object from the promisor remote. For programs that cannot request objects, each object is a file with its contents.
+// objectDir adds a directory to the root of a mount, with a directory of loose objects (gitrepository-layout(5),
+// objects) in it. No listing of the root shows it. For git, each object is a symbolic link without a target: a process
+// that only checks whether the object exists calls lstat, which finds the link, and a process that opens the object
+// gets ENOENT, which for git means that it has to request the object from the promisor remote. For programs that cannot
+// request objects, each object is a file with its contents.
 //
-// The answers depend on the process, so the kernel must not cache them. It does cache a listing, and returns it to other processes
-// until the modification time of the directory changes (fs/fuse/readdir.c, fuse_readdir_cached). So a directory of objects is two
-// nodes: one that lists objects, and one that lists none. Its modification time is different in each reply, because the tree that the
-// mount shows may change.
+// The answers depend on the process, so the kernel must not cache them. It does cache a listing, and returns it to
+// other processes until the modification time of the directory changes (fs/fuse/readdir.c, fuse_readdir_cached). So a
+// directory of objects is two nodes: one that lists objects, and one that lists none. Its modification time is
+// different in each reply, because the tree that the mount shows may change.
 //
-// The numbers of the nodes are constants, or contain the number of the object, so they need no state and survive a takeover.
+// The numbers of the nodes are constants, or contain the number of the object, so they need no state and survive a
+// takeover.
 type objectDir struct {
 	raw.RawFileSystem             // answers the requests for all other nodes
 	fs                *fileSystem // counts requests that wait, and interrupts them (method wait)
@@ -71,9 +74,10 @@ type objectDir struct {
 
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
 const (
-	hiddenNode  = 1 << 62                 // the hidden directory in the root
-	objectsNode = hiddenNode + 1          // the directory "objects" in hiddenNode
-	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0, with an empty listing
+	hiddenNode  = 1 << 62        // the hidden directory in the root
+	objectsNode = hiddenNode + 1 // the directory "objects" in hiddenNode
+	// directory of the objects whose ids begin with the byte 0, with an empty listing
+	firstFanOut = objectsNode + 1
 	firstListed = firstFanOut + 256       // the same directory with a listing
 	linkNode    = firstListed + 256       // the symbolic link that stands for every object without contents
 	firstFile   = 3 << 62                 // the file of the object with the number 0
@@ -97,8 +101,9 @@ func fanOut(node uint64) (first byte, ok bool) {
 // attributes sets the attributes of a node of the directory, except the size of a file.
 func (f objectDir) attributes(out *raw.Attr, node uint64) {
 	now := time.Now()
-	*out = raw.Attr{Ino: node, Mode: syscall.S_IFDIR | 0o555, Nlink: 2, Mtime: uint64(now.Unix()), Mtimensec: uint32(now.Nanosecond()),
-		Owner: raw.Owner{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}}
+	*out = raw.Attr{Ino: node, Mode: syscall.S_IFDIR | 0o555, Nlink: 2, Mtime: uint64(now.Unix()),
+		Mtimensec: uint32(now.Nanosecond()),
+		Owner:     raw.Owner{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}}
 	switch {
 	case node == linkNode:
 		out.Mode, out.Nlink, out.Size = syscall.S_IFLNK|0o777, 1, sizeOfLink
@@ -276,8 +281,8 @@ func (f objectDir) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.
 	return raw.OK
 }
 
-// list calls emit for the entries of a directory from in.Offset on, until emit returns false. The directories of objects are not
-// listed, because git looks them up by their names.
+// list calls emit for the entries of a directory from in.Offset on, until emit returns false. The directories of
+// objects are not listed, because git looks them up by their names.
 func (f objectDir) list(in *raw.ReadIn, emit func(raw.DirEntry) bool) {
 	first, ok := fanOut(in.NodeId)
 	if !ok || in.NodeId < firstListed {

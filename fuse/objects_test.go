@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// fakeObjects contains the ids of objects. A process that lists objects finds those that begin with 0. All have the same contents.
+// fakeObjects contains the ids of objects. A process that lists objects finds those that begin with 0. All have the
+// same contents.
 type fakeObjects struct {
 	ids      map[string]bool
 	lists    bool

@@ -8,7 +8,8 @@ import (
 
 // The methods below refuse changes in an objectDir, and pass all other requests to the file system that it wraps.
 
-// refused returns the status for a change of the entry name in the directory dir, and OK if the entry is not part of the objectDir.
+// refused returns the status for a change of the entry name in the directory dir, and OK if the entry is not part of
+// the objectDir.
 func (f objectDir) refused(dir uint64, name string) raw.Status {
 	switch {
 	case isObjects(dir):

@@ -262,7 +262,8 @@ func (o *observed) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 	return n, status
 }
 
-func (o *observed) Ioctl(cancel <-chan struct{}, in *raw.IoctlIn, inbuf []byte, out *raw.IoctlOut, outbuf []byte) raw.Status {
+func (o *observed) Ioctl(cancel <-chan struct{}, in *raw.IoctlIn, inbuf []byte, out *raw.IoctlOut,
+	outbuf []byte) raw.Status {
 	s := o.begin(opIoctl, &in.InHeader)
 	status := o.RawFileSystem.Ioctl(cancel, in, inbuf, out, outbuf)
 	o.end(s, status)

@@ -54,14 +54,15 @@ const (
 var opNames = [ops]string{
 	"LOOKUP", "FORGET", "GETATTR", "SETATTR", "READLINK", "SYMLINK", "MKNOD", "MKDIR", "UNLINK", "RMDIR", "RENAME", "LINK",
 	"OPEN", "READ", "WRITE", "STATFS", "RELEASE", "FSYNC", "SETXATTR", "GETXATTR", "LISTXATTR", "REMOVEXATTR", "FLUSH",
-	"OPENDIR", "READDIR", "READDIRPLUS", "FSYNCDIR", "ACCESS", "CREATE", "IOCTL", "FALLOCATE", "LSEEK", "COPY_FILE_RANGE", "TMPFILE",
+	"OPENDIR", "READDIR", "READDIRPLUS", "FSYNCDIR", "ACCESS", "CREATE", "IOCTL", "FALLOCATE", "LSEEK",
+	"COPY_FILE_RANGE", "TMPFILE",
 }
 
 // String returns the kernel's name of the request, such as LOOKUP.
 func (o op) String() string { return opNames[o] }
 
-// ofData reports whether a request concerns the contents of an open file. ENOENT would be a wrong reply to such a request:
-// since the file is open, ENOENT would mean that the daemon has a fault.
+// ofData reports whether a request concerns the contents of an open file. ENOENT would be a wrong reply to such a
+// request: since the file is open, ENOENT would mean that the daemon has a fault.
 func (o op) ofData() bool {
 	switch o {
 	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:
@@ -91,14 +92,15 @@ type counters struct {
 	failed  [len(failures)]atomic.Uint64
 }
 
-// failures are the statuses that show a fault of the host or of the remote, with the names of their errnos. All other statuses are
-// ordinary results of system calls. EACCES means that the remote refused access or that another session holds a lock, because the kernel
-// itself checks permissions.
+// failures are the statuses that show a fault of the host or of the remote, with the names of their errnos. All other
+// statuses are ordinary results of system calls. EACCES means that the remote refused access or that another session
+// holds a lock, because the kernel itself checks permissions.
 var failures = [...]struct {
 	status raw.Status
 	name   string
 }{
-	{raw.EIO, "EIO"}, {raw.EACCES, "EACCES"}, {raw.Status(syscall.ENOSPC), "ENOSPC"}, {raw.Status(syscall.EDQUOT), "EDQUOT"},
+	{raw.EIO, "EIO"}, {raw.EACCES, "EACCES"}, {raw.Status(syscall.ENOSPC), "ENOSPC"},
+	{raw.Status(syscall.EDQUOT), "EDQUOT"},
 	{raw.Status(syscall.ENOMEM), "ENOMEM"},
 }
 
@@ -111,8 +113,8 @@ func (c *counters) fail(status raw.Status) {
 	}
 }
 
-// snapshot returns the number of requests of each kind, by the kernel's name of the kind. Kinds that did not occur are left
-// out.
+// snapshot returns the number of requests of each kind, by the kernel's name of the kind. Kinds that did not occur are
+// left out.
 func (c *counters) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
 	for o := range ops {

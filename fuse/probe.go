@@ -12,9 +12,10 @@ import (
 
 // Kernel describes the FUSE implementation of the running kernel.
 type Kernel struct {
-	Major, Minor uint32   // version of the FUSE protocol
-	Resend       bool     // whether the kernel can resend unanswered requests (Linux 6.9), so that a mount can be taken over
-	Lacks        []string // names of the optional features that the kernel does not have, for display
+	Major, Minor uint32 // version of the FUSE protocol
+	// whether the kernel can resend unanswered requests (Linux 6.9), so that a mount can be taken over
+	Resend bool
+	Lacks  []string // names of the optional features that the kernel does not have, for display
 }
 
 // optionalFeatures lists kernel features that make a mount faster, but that a mount does not require.
@@ -25,11 +26,12 @@ var optionalFeatures = []struct {
 	{raw.CAP_NO_OPEN_SUPPORT, "open without a request"},
 	{raw.CAP_NO_OPENDIR_SUPPORT, "opendir without a request"}, {raw.CAP_PARALLEL_DIROPS, "parallel lookups"},
 	{raw.CAP_READDIRPLUS, "readdirplus"}, {raw.CAP_CACHE_SYMLINKS, "cached symbolic links"},
-	{raw.CAP_EXPLICIT_INVAL_DATA, "explicit cache invalidation"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without a capability check"},
+	{raw.CAP_EXPLICIT_INVAL_DATA, "explicit cache invalidation"},
+	{raw.CAP_HANDLE_KILLPRIV_V2, "writes without a capability check"},
 }
 
-// Probe mounts at a new directory below dir and unmounts immediately, to find out whether mounting works and which features
-// the kernel has. It answers no request of that mount.
+// Probe mounts at a new directory below dir and unmounts immediately, to find out whether mounting works and which
+// features the kernel has. It answers no request of that mount.
 func Probe(dir string) (k Kernel, err error) {
 	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Read returns a copy of a part of a file's contents. Splicing from the files of the cache would save the copy, but a splice
-// may move fewer bytes than requested (a pipe has a limited number of pages). go-fuse would reply with these bytes only, and
-// the kernel treats a short reply to a READ as the end of the file, so a program would miss the rest without an error.
+// Read returns a copy of a part of a file's contents. Splicing from the files of the cache would save the copy, but a
+// splice may move fewer bytes than requested (a pipe has a limited number of pages). go-fuse would reply with these
+// bytes only, and the kernel treats a short reply to a READ as the end of the file, so a program would miss the rest
+// without an error.
 func (f *fileSystem) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {

@@ -179,7 +179,8 @@ func sameBytes(a, b io.Reader) error {
 	}
 }
 
-// A directory of 20,000 names returns each entry once and in order, also after seeks, and the server keeps no state for open directories.
+// A directory of 20,000 names returns each entry once and in order, also after seeks, and the server keeps no state for
+// open directories.
 func TestLargeDirectory(t *testing.T) {
 	const n = 20_000
 	files := make(map[string]worktreetest.File, n)
@@ -212,7 +213,8 @@ func TestLargeDirectory(t *testing.T) {
 		}
 		buf := make([]byte, 32<<10)
 		all := readDirents(t, fd, buf, -1)
-		if len(all) != n+2 || all[0].name != "." || all[1].name != ".." || all[2].name != "00000" || all[n+1].name != fmt.Sprintf("%05d", n-1) {
+		if len(all) != n+2 || all[0].name != "." || all[1].name != ".." || all[2].name != "00000" ||
+			all[n+1].name != fmt.Sprintf("%05d", n-1) {
 			t.Fatalf("entries of the directory: got %d", len(all))
 		}
 		for _, at := range []int{n / 2, 3, n, 0, 1, 2, n + 1} { // seekdir, backwards and forwards
@@ -278,7 +280,8 @@ func TestInodesAgree(t *testing.T) {
 	for _, e := range readDirents(t, fd, make([]byte, 4096), -1) {
 		var st unix.Stat_t
 		if err := unix.Lstat(m.path("dir/"+e.name), &st); err != nil || st.Ino != e.ino || st.Mode>>12 != uint32(e.fileType) {
-			t.Errorf("%s: getdents returned inode %d and type %d, lstat inode %d, mode %o, %v", e.name, e.ino, e.fileType, st.Ino, st.Mode, err)
+			t.Errorf("%s: getdents returned inode %d and type %d, lstat inode %d, mode %o, %v", e.name, e.ino, e.fileType,
+				st.Ino, st.Mode, err)
 		}
 	}
 }
@@ -303,10 +306,11 @@ func TestParallelReads(t *testing.T) {
 	all.Wait()
 }
 
-// If the source returned a wrong size, no read returns wrong bytes: the first read fails or returns the right contents, and the second
-// returns the right contents.
+// If the source returned a wrong size, no read returns wrong bytes: the first read fails or returns the right contents,
+// and the second returns the right contents.
 func TestResized(t *testing.T) {
-	m := mount(t, map[string]worktreetest.File{"more": {Data: "the real content", Size: 5}, "less": {Data: "real", Size: 50}})
+	m := mount(t, map[string]worktreetest.File{"more": {Data: "the real content", Size: 5},
+		"less": {Data: "real", Size: 50}})
 	for _, name := range []string{"more", "less"} {
 		want := map[string]string{"more": "the real content", "less": "real"}[name]
 		if got, err := os.ReadFile(m.path(name)); !errors.Is(err, syscall.EIO) && string(got) != want {

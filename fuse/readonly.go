@@ -6,8 +6,9 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// readOnly answers requests for changes with EROFS, and requests for operations that the kernel can do alone with ENOSYS. On
-// a read-only mount the kernel sends no requests for changes; EROFS protects a mount that was remounted writable.
+// readOnly answers requests for changes with EROFS, and requests for operations that the kernel can do alone with
+// ENOSYS. On a read-only mount the kernel sends no requests for changes; EROFS protects a mount that was remounted
+// writable.
 type readOnly struct {
 	raw.RawFileSystem
 }
@@ -64,8 +65,8 @@ func (readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, ra
 	return 0, raw.EROFS
 }
 
-// The methods below answer with ENOSYS, after which the kernel sends no more requests of this kind. The kernel itself checks
-// permissions (default_permissions), and a read-only mount has nothing to write back.
+// The methods below answer with ENOSYS, after which the kernel sends no more requests of this kind. The kernel itself
+// checks permissions (default_permissions), and a read-only mount has nothing to write back.
 
 func (readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	return raw.ENOSYS

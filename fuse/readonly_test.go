@@ -29,22 +29,25 @@ func (m *mounted) mutations() map[string]func() error {
 		}
 	}
 	return map[string]func() error{
-		"open to write":     openTo(file, unix.O_WRONLY),
-		"open to append":    openTo(file, unix.O_WRONLY|unix.O_APPEND),
-		"open to truncate":  openTo(file, unix.O_WRONLY|unix.O_TRUNC),
-		"create":            openTo(fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL),
-		"unnamed file":      openTo(dir, unix.O_WRONLY|unix.O_TMPFILE),
-		"truncate":          func() error { return unix.Truncate(file, 1) },
-		"chmod":             func() error { return unix.Chmod(file, 0o600) },
-		"chown":             func() error { return unix.Lchown(file, 1, 1) },
-		"utimes":            func() error { return unix.Utimes(file, []unix.Timeval{{Sec: 1}, {Sec: 1}}) },
-		"mkdir":             func() error { return unix.Mkdir(fresh, 0o777) },
-		"mknod":             func() error { return unix.Mknod(fresh, unix.S_IFIFO|0o666, 0) },
-		"unlink":            func() error { return unix.Unlink(file) },
-		"rmdir":             func() error { return unix.Rmdir(filepath.Join(dir, "sub")) },
-		"rename":            func() error { return unix.Rename(file, fresh) },
-		"rename over":       func() error { return unix.Rename(file, link) },
-		"exchange":          func() error { return unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE) },
+		"open to write":    openTo(file, unix.O_WRONLY),
+		"open to append":   openTo(file, unix.O_WRONLY|unix.O_APPEND),
+		"open to truncate": openTo(file, unix.O_WRONLY|unix.O_TRUNC),
+		"create":           openTo(fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL),
+		"unnamed file":     openTo(dir, unix.O_WRONLY|unix.O_TMPFILE),
+		"truncate":         func() error { return unix.Truncate(file, 1) },
+		"chmod":            func() error { return unix.Chmod(file, 0o600) },
+		"chown":            func() error { return unix.Lchown(file, 1, 1) },
+		"utimes":           func() error { return unix.Utimes(file, []unix.Timeval{{Sec: 1}, {Sec: 1}}) },
+		"mkdir":            func() error { return unix.Mkdir(fresh, 0o777) },
+		"mknod":            func() error { return unix.Mknod(fresh, unix.S_IFIFO|0o666, 0) },
+		"unlink":           func() error { return unix.Unlink(file) },
+		"rmdir":            func() error { return unix.Rmdir(filepath.Join(dir, "sub")) },
+		"rename":           func() error { return unix.Rename(file, fresh) },
+		"rename over":      func() error { return unix.Rename(file, link) },
+		"exchange": func() error {
+			return unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, link,
+				unix.RENAME_EXCHANGE)
+		},
 		"hard link":         func() error { return unix.Link(file, fresh) },
 		"symbolic link":     func() error { return unix.Symlink("file", fresh) },
 		"set attribute":     func() error { return unix.Setxattr(file, "user.x", []byte("x"), 0) },
@@ -116,7 +119,8 @@ func TestExtendedAttributes(t *testing.T) {
 	m := mutable(t)
 	for _, name := range []string{"user.x", "security.capability", "system.posix_acl_access"} {
 		_, err := unix.Getxattr(m.path("file"), name, make([]byte, 10))
-		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) { // ACLs fail with ENODATA, other attributes with EOPNOTSUPP
+		// ACLs fail with ENODATA, other attributes with EOPNOTSUPP
+		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) {
 			t.Errorf("get attribute %s: got %v", name, err)
 		}
 	}
@@ -131,7 +135,8 @@ func TestStatFS(t *testing.T) {
 	if err := errors.Join(unix.Statfs(m.dir, &here), unix.Statfs("/", &root)); err != nil {
 		t.Fatal(err)
 	}
-	if here.Namelen != object.MaxNameLen || here.Blocks != root.Blocks || here.Bsize != root.Bsize || here.Flags&unix.ST_RDONLY == 0 {
+	if here.Namelen != object.MaxNameLen || here.Blocks != root.Blocks || here.Bsize != root.Bsize ||
+		here.Flags&unix.ST_RDONLY == 0 {
 		t.Errorf("statfs of the mount: got %+v, want that of /, %+v", here, root)
 	}
 	if here.Files-here.Ffree != uint64(m.tree.Base().Counts().Nodes) {
@@ -163,7 +168,8 @@ func TestKernelAlone(t *testing.T) {
 		t.Errorf("SEEK_HOLE: got %d, %v", off, err)
 	}
 	var flags int
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.FS_IOC_GETFLAGS, uintptr(unsafe.Pointer(&flags))); errno != unix.ENOTTY {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.FS_IOC_GETFLAGS,
+		uintptr(unsafe.Pointer(&flags))); errno != unix.ENOTTY {
 		t.Errorf("FS_IOC_GETFLAGS: got %v, want ENOTTY", errno)
 	}
 }

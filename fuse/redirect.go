@@ -59,8 +59,8 @@ const (
 	longestWait = 5 * time.Second
 )
 
-// bindFor reports whether the new directory with this name in dir must be redirected. bind is the function that mounts, and
-// the result at is the directory's path, relative to the root of the tree.
+// bindFor reports whether the new directory with this name in dir must be redirected. bind is the function that mounts,
+// and the result at is the directory's path, relative to the root of the tree.
 func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
 	if r.hook == nil {
 		return nil, "", false
@@ -74,9 +74,9 @@ func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (b
 	return bind, at, ok
 }
 
-// mkdirRedirected creates a directory by calling mkdir, and starts bind, which mounts another directory over the new one. It
-// does not wait for bind, because the kernel holds the lock of the parent until the reply. The reply forbids the kernel to
-// cache the entry, so the kernel sends the next look-up, which then waits for bind.
+// mkdirRedirected creates a directory by calling mkdir, and starts bind, which mounts another directory over the new
+// one. It does not wait for bind, because the kernel holds the lock of the parent until the reply. The reply forbids
+// the kernel to cache the entry, so the kernel sends the next look-up, which then waits for bind.
 func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut,
 	mkdir func(*waiter, worktree.Cred) (worktree.Attr, error), bind func() error, at string,
 ) raw.Status {
@@ -110,9 +110,9 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt makes look-ups by a thread return without waiting for redirects, until the returned function is called. Two threads
-// may mount at the same directory at the same time. One of them may then wait in the kernel until the other has mounted, so the
-// look-ups of both threads must be answered without waiting.
+// exempt makes look-ups by a thread return without waiting for redirects, until the returned function is called. Two
+// threads may mount at the same directory at the same time. One of them may then wait in the kernel until the other has
+// mounted, so the look-ups of both threads must be answered without waiting.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,8 +135,8 @@ type unfinished struct {
 	path string       // path of the directory, relative to the root of the tree
 }
 
-// remember records that the directories in list are being redirected, so that look-ups of them wait. It must be called before
-// this process serves the mount. The caller passes the result to finish.
+// remember records that the directories in list are being redirected, so that look-ups of them wait. It must be called
+// before this process serves the mount. The caller passes the result to finish.
 func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []unfinished) {
 	for _, at := range list {
 		p := place{at.Dir, at.Name}
@@ -172,10 +172,10 @@ func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	return <-done
 }
 
-// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the kernel has the
-// name cached as absent and sends no look-up for it, so mounting at that name would fail. To notice this moment, afterMkdir
-// looks up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it has processed the
-// reply, and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
+// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the kernel
+// has the name cached as absent and sends no look-up for it, so mounting at that name would fail. To notice this
+// moment, afterMkdir looks up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent
+// until it has processed the reply, and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
 func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	done := make(chan struct{})
 	r.binds.Go(func() {
@@ -236,9 +236,9 @@ func (r *redirects) end(p place, d *redirect) {
 	close(d.done)
 }
 
-// wait returns when the name in dir is not being redirected. For a thread that mounts it returns immediately. mounting is
-// true if the redirect is still in progress, which happens for such a thread and after longestWait; the kernel must then not
-// cache the reply.
+// wait returns when the name in dir is not being redirected. For a thread that mounts it returns immediately. mounting
+// is true if the redirect is still in progress, which happens for such a thread and after longestWait; the kernel must
+// then not cache the reply.
 func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
 	var late <-chan time.Time
 	for r.running.Load() > 0 {

@@ -27,7 +27,8 @@ func redirected(t *testing.T, hook func(m *mounted, path string) (func() error, 
 	return m.Load()
 }
 
-// Lookups in a new directory that is to be redirected wait until the redirect is mounted. The process that mounts it does not wait.
+// Lookups in a new directory that is to be redirected wait until the redirect is mounted. The process that mounts it
+// does not wait.
 func TestRedirectWaits(t *testing.T) {
 	release, looked := make(chan struct{}), make(chan error, 1)
 	letGo := sync.OnceFunc(func() { close(release) })
@@ -44,7 +45,8 @@ func TestRedirectWaits(t *testing.T) {
 	})
 	m.run("ls", "-l", "sub", "/dev/null")
 	var st unix.Stat_t
-	if err := unix.Stat(m.path("sub/node_modules"), &st); !errors.Is(err, unix.ENOENT) { // the kernel caches the missing entry
+	// the kernel caches the missing entry
+	if err := unix.Stat(m.path("sub/node_modules"), &st); !errors.Is(err, unix.ENOENT) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Mkdir(m.path("ordinary"), 0o777), os.Mkdir(m.path("sub/node_modules"), 0o777)); err != nil {
@@ -59,7 +61,8 @@ func TestRedirectWaits(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- touch.Wait() }()
-	if out := m.run("ls", "sub", "ordinary"); out != "ordinary:\n\nsub:\nfile\nnode_modules\n" { // a listing of the parent does not wait
+	// a listing of the parent does not wait
+	if out := m.run("ls", "sub", "ordinary"); out != "ordinary:\n\nsub:\nfile\nnode_modules\n" {
 		t.Errorf("ls printed %q", out)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -120,9 +123,11 @@ func TestRedirectBind(t *testing.T) {
 	}
 	backing := t.TempDir()
 	m := redirected(t, func(m *mounted, path string) (func() error, bool) {
-		return func() error { return unix.Mount(backing, m.path(path), "", unix.MS_BIND, "") }, filepath.Base(path) == "node_modules"
+		return func() error { return unix.Mount(backing, m.path(path), "", unix.MS_BIND, "") },
+			filepath.Base(path) == "node_modules"
 	})
-	out := m.run("sh", "-ec", "mkdir -p sub/node_modules/a/b && echo inside > sub/node_modules/a/b/c && rmdir sub/node_modules 2>&1 || ls sub")
+	out := m.run("sh", "-ec",
+		"mkdir -p sub/node_modules/a/b && echo inside > sub/node_modules/a/b/c && rmdir sub/node_modules 2>&1 || ls sub")
 	t.Cleanup(func() {
 		if err := unix.Unmount(m.path("sub/node_modules"), 0); err != nil {
 			t.Error(err)

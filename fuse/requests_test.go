@@ -13,7 +13,8 @@ import (
 
 type counts map[string]uint64
 
-// The number of requests of an operation determines the speed of the mount. FLUSH and LSEEK are sent once in the life of a mount.
+// The number of requests of an operation determines the speed of the mount. FLUSH and LSEEK are sent once in the life
+// of a mount.
 func TestRequests(t *testing.T) {
 	files := map[string]worktreetest.File{
 		"link":    {Mode: object.ModeSymlink, Data: "dir0/file00"},
@@ -57,7 +58,8 @@ func countRequests(t *testing.T, m *mounted) (errs []error) {
 		{"find . -size +100k", known, counts{"READDIRPLUS": 14}},
 		{"find . -size +100k", known, counts{}},
 		{"cat dir2/*", known, counts{"READ": 25}},
-		{"grep -r nothing .", known, counts{"READ": 75 + 2, "LSEEK": 1}}, // an empty file is not read; one LSEEK looks for holes
+		// an empty file is not read; one LSEEK looks for holes
+		{"grep -r nothing .", known, counts{"READ": 75 + 2, "LSEEK": 1}},
 		{"grep -r nothing .", known, counts{}},
 		{"du -s .", known, counts{}},
 		{"tar cf - . >/dev/null", known, counts{"READLINK": 1}},
@@ -110,7 +112,8 @@ func TestOldKernel(t *testing.T) {
 	if st := f.Open(nil, &raw.OpenIn{}, &file); st != raw.OK || file.OpenFlags != raw.FOPEN_KEEP_CACHE {
 		t.Errorf("open: got status %v, flags %x", st, file.OpenFlags)
 	}
-	if st := f.OpenDir(nil, &raw.OpenIn{}, &dir); st != raw.OK || dir.OpenFlags != raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR {
+	if st := f.OpenDir(nil, &raw.OpenIn{}, &dir); st != raw.OK ||
+		dir.OpenFlags != raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR {
 		t.Errorf("opendir: got status %v, flags %x", st, dir.OpenFlags)
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// playedKernel returns a socket that the server uses as its device, and the other end, at which the test acts as the kernel.
+// playedKernel returns a socket that the server uses as its device, and the other end, at which the test acts as the
+// kernel.
 func playedKernel(t *testing.T) (device *os.File, kernel int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -56,11 +57,13 @@ func (f lookupReporter) Lookup(c <-chan struct{}, h *raw.InHeader, name string, 
 	return f.RawFileSystem.Lookup(c, h, name, out)
 }
 
-// TestSentAgainBeforeAnythingIsRead: a successor must ask the kernel to resend unanswered requests before it reads any request.
-// Otherwise the kernel also resends a request that the successor has already read, two threads process it, and one answer is lost.
+// TestSentAgainBeforeAnythingIsRead: a successor must ask the kernel to resend unanswered requests before it reads any
+// request. Otherwise the kernel also resends a request that the successor has already read, two threads process it, and
+// one answer is lost.
 func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	src, state := takeoverSource(), t.TempDir()
-	tree, err := worktree.Open(filepath.Join(state, "inodes"), src, worktree.Options{Root: src.Root, Time: commitTime, Overlay: filepath.Join(state, "overlay")})
+	tree, err := worktree.Open(filepath.Join(state, "inodes"), src,
+		worktree.Options{Root: src.Root, Time: commitTime, Overlay: filepath.Join(state, "overlay")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +73,8 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	before, kernel := playedKernel(t)
 	endMount := sync.OnceFunc(func() { unix.Close(kernel) })
 	defer endMount()
-	hello := kernelSays(t, opcodeInit, 1, []uint32{7, 45, 1 << 17, ^uint32(0), ^uint32(0), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	hello := kernelSays(t, opcodeInit, 1, []uint32{7, 45, 1 << 17, ^uint32(0), ^uint32(0), 0, 0, 0, 0, 0, 0,
+		0, 0, 0, 0, 0})
 	if _, err := unix.Write(kernel, hello); err != nil {
 		t.Fatal(err)
 	}

@@ -61,22 +61,25 @@ type Options struct {
 	AllowOther bool   // whether other users than the user who mounts may use the mount
 	ReadOnly   bool   // whether the mount has the flag MS_RDONLY
 	ACL        bool   // whether POSIX access control lists apply; used only on writable mounts
-	// IDMap permits idmapped mounts of the file system, as of containers in user namespaces (Linux 6.12). The kernel then sends the user
-	// only with requests that create an entry.
-	IDMap  bool
-	StatFS string      // path on the file system whose free space statfs(2) reports for the mount; "": no free space is reported
+	// IDMap permits idmapped mounts of the file system, as of containers in user namespaces (Linux 6.12). The kernel then
+	// sends the user only with requests that create an entry.
+	IDMap bool
+	// path on the file system whose free space statfs(2) reports for the mount; "": no free space is reported
+	StatFS string
 	Log    *zap.Logger // log returned by Sampled; if nil, nothing is logged
 
-	Latencies *Latencies // records the durations of requests; several mounts may share one; if nil, the mount has a separate one
+	// records the durations of requests; several mounts may share one; if nil, the mount has a separate one
+	Latencies *Latencies
 
 	// Through, if not "", is another path to the directory, which Attach uses to mount. It is needed below an
 	// automount: every process that uses the ordinary path waits until the automount daemon knows that the mount
 	// exists, and this process must not wait for itself.
 	Through string
 
-	// Redirect, if not nil, is called for every directory that is created, with the path relative to the root of the mount.
-	// If it returns ok, bind is called to mount another directory over the new one. bind runs in a separate thread, and until
-	// it returns only that thread can enter the directory. If bind fails, the directory remains an ordinary directory.
+	// Redirect, if not nil, is called for every directory that is created, with the path relative to the root of the
+	// mount. If it returns ok, bind is called to mount another directory over the new one. bind runs in a separate thread,
+	// and until it returns only that thread can enter the directory. If bind fails, the directory remains an ordinary
+	// directory.
 	Redirect func(path string) (bind func() error, ok bool)
 
 	// Unbound lists the directories that a previous process created and for which bind had not returned when that
@@ -90,7 +93,8 @@ type Options struct {
 	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
 	Guard Guard
 
-	// Objects, if not nil, supplies the objects in the subdirectory objects of the directory Hidden in the root, which no listing shows.
+	// Objects, if not nil, supplies the objects in the subdirectory objects of the directory Hidden in the root, which no
+	// listing shows.
 	Objects Objects
 	Hidden  string
 
@@ -122,8 +126,8 @@ type Server struct {
 }
 
 const (
-	// maxRequest is the maximum size of one READ or WRITE, in bytes. The kernel allows one mebibyte, but measurements showed
-	// no gain, and for each mount every thread that reads requests holds a buffer of this size in resident memory
+	// maxRequest is the maximum size of one READ or WRITE, in bytes. The kernel allows one mebibyte, but measurements
+	// showed no gain, and for each mount every thread that reads requests holds a buffer of this size in resident memory
 	// (residentBuffers).
 	maxRequest = 128 << 10
 	// maxBackground is the maximum number of READs for readahead that the kernel keeps in flight. Each READ may wait
@@ -142,15 +146,17 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 	return Serve(t, dir, d, o)
 }
 
-// Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount before,
-// Serve also answers the requests that the other process left unanswered; t must then have been opened with TakeOver, and o
-// must be the same as in the other process. If Serve fails for a mount that no process has served yet, it unmounts the mount.
+// Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount
+// before, Serve also answers the requests that the other process left unanswered; t must then have been opened with
+// TakeOver, and o must be the same as in the other process. If Serve fails for a mount that no process has served yet,
+// it unmounts the mount.
 func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
 	s := &Server{
-		dir: dir, fs: newFileSystem(t, o), device: d, writes: new(writing), sending: make(chan struct{}, 1), ended: make(chan struct{}),
+		dir: dir, fs: newFileSystem(t, o), device: d, writes: new(writing), sending: make(chan struct{}, 1),
+		ended: make(chan struct{}),
 	}
 	s.fs.device = d
 	var requests raw.RawFileSystem = s.fs
@@ -254,8 +260,8 @@ func (s *Server) refusePoll() error {
 // pollName is a file in the root that go-fuse reserves for polling (its fuse/poll.go).
 const pollName = ".go-fuse-epoll-hack"
 
-// fsType is the type of the file system in the kernel's table of mounts. subtype is the part of fsType that is passed as a
-// mount option.
+// fsType is the type of the file system in the kernel's table of mounts. subtype is the part of fsType that is passed
+// as a mount option.
 const (
 	subtype = "artifactfs"
 	fsType  = "fuse." + subtype
@@ -267,14 +273,16 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	m := &raw.MountOptions{
 		MaxWrite:      maxRequest,
 		MaxBackground: maxBackground,
-		// go-fuse requests CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS by default. CAP_READDIRPLUS_AUTO is not requested: with
-		// it the kernel requests attributes only with the first buffer of a directory, so that a find over 20,000 files sends
-		// 19,800 LOOKUPs. The price is that a plain ls -R takes 50 % longer. CAP_EXPORT_SUPPORT makes the kernel look up file
-		// handles (open_by_handle_at(2), NFS) by node id (find in lookup.go).
-		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
-		EnableSymlinkCaching:     true,
-		ExplicitDataCacheControl: true, // the kernel sends no GETATTR before reads to check whether another host has changed the file
-		DisableSplice:            true, // READs copy their data, so go-fuse would use three more system calls to try a pipe first
+		// go-fuse requests CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS by default. CAP_READDIRPLUS_AUTO is not requested:
+		// with it the kernel requests attributes only with the first buffer of a directory, so that a find over 20,000 files
+		// sends 19,800 LOOKUPs. The price is that a plain ls -R takes 50 % longer. CAP_EXPORT_SUPPORT makes the kernel look
+		// up file handles (open_by_handle_at(2), NFS) by node id (find in lookup.go).
+		ExtraCapabilities:    raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
+		EnableSymlinkCaching: true,
+		// the kernel sends no GETATTR before reads to check whether another host has changed the file
+		ExplicitDataCacheControl: true,
+		// READs copy their data, so go-fuse would use three more system calls to try a pipe first
+		DisableSplice: true,
 
 		IDMappedMount: o.IDMap,
 		Logger:        zap.NewStdLog(o.Log),
@@ -320,8 +328,8 @@ func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }
 func (s *Server) Pending() int64  { return s.fs.ops.pending.Load() }
 func (s *Server) Fetched() uint64 { return s.fs.ops.fetched.Load() }
 
-// Failures returns, by the names of the errnos, the number of requests since Serve was called that failed because of the host or the
-// remote. It contains every such errno, also those that did not occur.
+// Failures returns, by the names of the errnos, the number of requests since Serve was called that failed because of
+// the host or the remote. It contains every such errno, also those that did not occur.
 func (s *Server) Failures() map[string]uint64 {
 	all := make(map[string]uint64, len(failures))
 	for i, f := range failures {

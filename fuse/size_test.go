@@ -31,7 +31,8 @@ func pattern(n int) string {
 	return string(b)
 }
 
-// If the size was unknown at the lookup, the first call that needs the size returns the right one, whichever call it is.
+// If the size was unknown at the lookup, the first call that needs the size returns the right one, whichever call it
+// is.
 func TestUnknownSizes(t *testing.T) {
 	ways := map[string]func(path string) (got, want string, err error){}
 	size := 0
@@ -137,12 +138,14 @@ func TestUnknownSizes(t *testing.T) {
 			m := edit(t, files)
 			for _, size = range oddSizes {
 				if got, want, err := f(m.path(fmt.Sprint(size))); err != nil || got != want {
-					t.Errorf("file of %d bytes: got %d bytes %.20q, want %d bytes %.20q, %v", size, len(got), got, len(want), want, err)
+					t.Errorf("file of %d bytes: got %d bytes %.20q, want %d bytes %.20q, %v", size, len(got), got,
+						len(want), want, err)
 				}
 				st, err := os.Stat(m.path(fmt.Sprint(size)))
 				b, readErr := os.ReadFile(m.path(fmt.Sprint(size)))
 				if err != nil || readErr != nil || st.Size() != int64(len(b)) {
-					t.Errorf("file of %d bytes: then stat returned size %d, and a read %d bytes; errors %v, %v", size, st.Size(), len(b), err, readErr)
+					t.Errorf("file of %d bytes: then stat returned size %d, and a read %d bytes; errors %v, %v", size, st.Size(),
+						len(b), err, readErr)
 				}
 			}
 		})
@@ -152,8 +155,10 @@ func TestUnknownSizes(t *testing.T) {
 // Operations that need no size do not wait for one, neither as system calls nor in the common programs for them.
 func TestNoSizeNeeded(t *testing.T) {
 	commands := []string{
-		"rm f", "rm -f f", "unlink f", "mv f g", "mv -f other f", "chmod 700 f", "chmod -R go= .", "touch f", "touch -d @5 f", "ln f g", "chown 0 f",
-		": > f", "cp /dev/null f", "printf new > f", "rm link", "mv link g", "ln -sfn elsewhere link", "rm -r sub/../dir", "mv dir moved && rm -r moved",
+		"rm f", "rm -f f", "unlink f", "mv f g", "mv -f other f", "chmod 700 f", "chmod -R go= .", "touch f", "touch -d @5 f",
+		"ln f g", "chown 0 f",
+		": > f", "cp /dev/null f", "printf new > f", "rm link", "mv link g", "ln -sfn elsewhere link", "rm -r sub/../dir",
+		"mv dir moved && rm -r moved",
 		"test -w f", "ls", "ls --color=always", "mkdir new && mv f new/", "python3 -c 'import os; os.truncate(\"f\", 0)'",
 	}
 	for _, command := range commands {
@@ -230,7 +235,8 @@ func TestBlockedSize(t *testing.T) {
 			t.Errorf("stat %s: got size %d, want %d", path, got, want)
 		}
 	}
-	for path, want := range map[string]string{"moved": "mv", "chmod": "chmod", "ln": "ln", "linked": "ln", "touch": "touch", "open": "open", "big": "big"} {
+	for path, want := range map[string]string{"moved": "mv", "chmod": "chmod", "ln": "ln", "linked": "ln",
+		"touch": "touch", "open": "open", "big": "big"} {
 		if b, err := os.ReadFile(m.path(path)); err != nil || string(b) != files[want].Data {
 			t.Errorf("read %s: got %.30q, %v", path, b, err)
 		}
@@ -258,7 +264,8 @@ func TestSizeUnderOverlay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Mount("overlay", dirs["merged"], "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.dir, dirs["upper"], dirs["work"])); err != nil {
+	if err := unix.Mount("overlay", dirs["merged"], "overlay", 0,
+		fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.dir, dirs["upper"], dirs["work"])); err != nil {
 		t.Skipf("cannot mount an overlay: %v", err)
 	}
 	t.Cleanup(func() {

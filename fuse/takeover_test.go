@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// The test process holds the device and never accesses the mount. A child serves the mount and is killed repeatedly. Another child
-// uses the mount, and its operations must not fail. The environment of a child names its role.
+// The test process holds the device and never accesses the mount. A child serves the mount and is killed repeatedly.
+// Another child uses the mount, and its operations must not fail. The environment of a child names its role.
 const (
 	roleEnv  = "AFS_TAKEOVER_ROLE"
 	mountEnv = "AFS_TAKEOVER_MOUNT"
@@ -88,7 +88,8 @@ func serveTakeover(dir, state string) error {
 		return err
 	}
 	o := takeoverOptions()
-	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zapcore.WarnLevel))
+	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr),
+		zapcore.WarnLevel))
 	o.wrap = func(fs raw.RawFileSystem) raw.RawFileSystem { return mortal{fs} }
 	s, err := Serve(tree, dir, d, o)
 	if err != nil {
@@ -168,7 +169,8 @@ func (m mortal) SetAttr(c <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) 
 	return m.RawFileSystem.SetAttr(c, in, out)
 }
 
-// TestTakeover kills the process that serves a mount many times, while another process uses the mount and must see no error.
+// TestTakeover kills the process that serves a mount many times, while another process uses the mount and must see no
+// error.
 func TestTakeover(t *testing.T) {
 	kills := 25
 	if testing.Short() {

@@ -37,7 +37,8 @@ func useTakeover(dir string) {
 	}
 	fmt.Println("using")
 	var all sync.WaitGroup
-	for i, work := range []func(int){u.read, u.read, u.names, u.names, u.nameless, u.list, u.attributes, u.stall, u.append} {
+	for i, work := range []func(int){u.read, u.read, u.names, u.names, u.nameless, u.list, u.attributes,
+		u.stall, u.append} {
 		all.Go(func() {
 			for round := 0; !u.stop.Load(); round++ {
 				work(i*1_000_000 + round)
@@ -55,7 +56,8 @@ func useTakeover(dir string) {
 	if len(left) != 20 {
 		u.failed("left: %v", left)
 	}
-	fmt.Printf("rounds %d, longest stall %v\nerrors %d\n", u.ops.Load(), time.Duration(u.longest.Load()).Round(time.Millisecond), u.errors.Load())
+	fmt.Printf("rounds %d, longest stall %v\nerrors %d\n", u.ops.Load(),
+		time.Duration(u.longest.Load()).Round(time.Millisecond), u.errors.Load())
 }
 
 func (u *takeoverUser) failed(format string, args ...any) {

@@ -13,17 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// WithoutDevice runs f on a new thread and returns the error of f. The thread has a separate file descriptor table, in which
-// only standard input, output and error are open, and the files with which Go's runtime polls. In particular, /dev/fuse is
-// not open in it. Use WithoutDevice for every system call that may wait for a mount of this process.
+// WithoutDevice runs f on a new thread and returns the error of f. The thread has a separate file descriptor table, in
+// which only standard input, output and error are open, and the files with which Go's runtime polls. In particular,
+// /dev/fuse is not open in it. Use WithoutDevice for every system call that may wait for a mount of this process.
 //
-// A thread that waits in the kernel for a reply of its own process cannot be killed once the request was read, and until that
-// thread ends it keeps the files of its descriptor table open. If one of these files were the device, the kernel would keep the
-// mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c, request_wait_answer). If one of
-// these files were a lock file, a successor could not start. With a separate table the thread keeps only harmless files open.
+// A thread that waits in the kernel for a reply of its own process cannot be killed once the request was read, and
+// until that thread ends it keeps the files of its descriptor table open. If one of these files were the device, the
+// kernel would keep the mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c,
+// request_wait_answer). If one of these files were a lock file, a successor could not start. With a separate table the
+// thread keeps only harmless files open.
 //
-// The descriptors of other threads are closed on this thread, and their numbers may stand for other files here. So f must
-// call WithAllFiles for every action that uses a file of the process, opens a file for other threads, or starts a program.
+// The descriptors of other threads are closed on this thread, and their numbers may stand for other files here. So f
+// must call WithAllFiles for every action that uses a file of the process, opens a file for other threads, or starts a
+// program.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 
 // WithAllFiles runs f on a thread that has all files of the process open, and returns the error of f. It is meant for
@@ -39,10 +41,10 @@ func WithAllFiles(f func() error) error {
 	return <-done
 }
 
-// notifyKernel calls the function tell, which sends a notice to the kernel, and returns the status of the notice. Some notices
-// wait for locks of the mount, and the holders of these locks may wait for replies of this process. So tell runs on a thread
-// that has no open file except the device: if this process is killed, a successor can still start and send those replies. The
-// supervisor holds the device open anyway, so the thread's copy does no harm.
+// notifyKernel calls the function tell, which sends a notice to the kernel, and returns the status of the notice. Some
+// notices wait for locks of the mount, and the holders of these locks may wait for replies of this process. So tell
+// runs on a thread that has no open file except the device: if this process is killed, a successor can still start and
+// send those replies. The supervisor holds the device open anyway, so the thread's copy does no harm.
 func (d *Device) notifyKernel(tell func() raw.Status) (status raw.Status) {
 	err := withFiles([]int{d.served}, func() error {
 		status = tell()
@@ -59,7 +61,8 @@ func (d *Device) notifyKernel(tell func() raw.Status) (status raw.Status) {
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine; no other goroutine may use its descriptors
+		// never unlocked, so that the thread ends with the goroutine; no other goroutine may use its descriptors
+		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
 			// This is the main thread, which Go never ends. It would keep a copy of every open file, and /proc/self/fd shows
 			// the descriptors of the main thread. While this goroutine occupies the main thread, the next goroutine gets
@@ -95,9 +98,10 @@ func closeAllBut(keep []int) error {
 	return nil
 }
 
-// pollFiles returns the descriptors with which Go's runtime itself waits for events. They must stay open in every thread: any
-// thread that allocates memory or returns from a system call may start a garbage collection or look for goroutines to run, and
-// polls these descriptors while it does so. If polling fails, the runtime ends the process ("netpoll failed").
+// pollFiles returns the descriptors with which Go's runtime itself waits for events. They must stay open in every
+// thread: any thread that allocates memory or returns from a system call may start a garbage collection or look for
+// goroutines to run, and polls these descriptors while it does so. If polling fails, the runtime ends the process
+// ("netpoll failed").
 var pollFiles = sync.OnceValue(func() []int {
 	if r, w, err := os.Pipe(); err == nil { // opening the first pollable file makes the runtime create its descriptors
 		r.Close()

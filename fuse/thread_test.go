@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutDevice must not run on the main thread, which would keep its own file table: the thread never ends, and /proc/self shows it.
+// WithoutDevice must not run on the main thread, which would keep its own file table: the thread never ends, and
+// /proc/self shows it.
 func TestWithoutDeviceSparesTheMainThread(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 * runtime.GOMAXPROCS(0) {

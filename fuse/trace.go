@@ -54,13 +54,15 @@ type tracer struct {
 	sampler  sampler
 	open     sync.Map // event (*event) of each request in progress that is reported, by the unique id of the request
 
-	mu        sync.RWMutex
-	listeners map[*func(Event)]bool // keys point to the functions that Trace was called with; true: for all requests; protected by mu
+	mu sync.RWMutex
+	// keys point to the functions that Trace was called with; true: for all requests; protected by mu
+	listeners map[*func(Event)]bool
 }
 
-// Trace calls the function listen for each request that begins after the call of Trace, just before the request is answered,
-// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns. If all is not set,
-// listen is called for samples only, about 1,000 in a second, whose events do not name the process that made the request.
+// Trace calls the function listen for each request that begins after the call of Trace, just before the request is
+// answered, until stop is called. Many goroutines call listen concurrently, and each request waits until listen
+// returns. If all is not set, listen is called for samples only, about 1,000 in a second, whose events do not name the
+// process that made the request.
 func (s *Server) Trace(listen func(Event), all bool) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
@@ -97,7 +99,8 @@ func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 			return nil
 		}
 	}
-	e := &event{Event: Event{Weight: weight, Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
+	e := &event{Event: Event{Weight: weight, Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId,
+		tid: uint64(h.Pid)}
 	t.open.Store(h.Unique, e)
 	return e
 }
@@ -136,8 +139,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	}
 }
 
-// path returns the path of an entry of the directory node, which has the name in the parameter name. If name is "", it returns
-// the path of the node itself. For a node without a path it returns the inode number as text.
+// path returns the path of an entry of the directory node, which has the name in the parameter name. If name is "", it
+// returns the path of the node itself. For a node without a path it returns the inode number as text.
 func (t *tracer) path(node uint64, name string) string {
 	at, err := t.tree.Path(worktree.Node(node))
 	if err != nil {
@@ -146,8 +149,8 @@ func (t *tracer) path(node uint64, name string) string {
 	return path.Join(at, name)
 }
 
-// process returns the id and name of the process to which a thread belongs (proc(5), status). It does not return the command
-// line, which may contain a secret. If the status of the process cannot be read, pid is the id of the thread.
+// process returns the id and name of the process to which a thread belongs (proc(5), status). It does not return the
+// command line, which may contain a secret. If the status of the process cannot be read, pid is the id of the thread.
 func process(tid uint64) (pid int, command string) {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil || status.PID == 0 {

@@ -66,7 +66,8 @@ func TestListenersAreTold(t *testing.T) {
 		t.Fatalf("no event %s of %s in %+v", op, path, events)
 		return Event{}
 	}
-	if e := find("READ", "dir/file"); e.PID != os.Getpid() || e.Command == "" || e.Size != 7 || e.Status != raw.OK || e.Took <= 0 {
+	if e := find("READ", "dir/file"); e.PID != os.Getpid() || e.Command == "" || e.Size != 7 ||
+		e.Status != raw.OK || e.Took <= 0 {
 		t.Errorf("traced READ of dir/file is %+v", e)
 	}
 	find("LOOKUP", "dir/nothing")

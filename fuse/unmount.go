@@ -15,20 +15,21 @@ import (
 // ErrBusy means that processes use files or directories of the mount, so it cannot be unmounted.
 var ErrBusy = errors.New("files or directories of the mount are in use")
 
-// ErrElsewhere means that the mount is not at its directory any more, but that a copy in another mount namespace or an open file
-// still keeps it, so that the kernel has not ended it.
+// ErrElsewhere means that the mount is not at its directory any more, but that a copy in another mount namespace or an
+// open file still keeps it, so that the kernel has not ended it.
 var ErrElsewhere = errors.New("the mount was removed from its directory, but is in use elsewhere")
 
-// endTime is the maximum time for which Unmount waits until the kernel ends a mount that is not at its directory any more.
+// endTime is the maximum time for which Unmount waits until the kernel ends a mount that is not at its directory any
+// more.
 const endTime = 2 * time.Second
 
-// busyFor is the time for which Unmount repeats its attempt while the mount is in use. A process that has just ended may hold
-// its files open for a moment longer.
+// busyFor is the time for which Unmount repeats its attempt while the mount is in use. A process that has just ended
+// may hold its files open for a moment longer.
 const busyFor = 200 * time.Millisecond
 
-// Unmount unmounts and returns when the kernel has ended the mount and all requests are answered. If the mount is in use, the
-// error is ErrBusy and the mount continues. If the mount is not at its directory any more, and the kernel does not end it within
-// endTime, the error is ErrElsewhere.
+// Unmount unmounts and returns when the kernel has ended the mount and all requests are answered. If the mount is in
+// use, the error is ErrBusy and the mount continues. If the mount is not at its directory any more, and the kernel does
+// not end it within endTime, the error is ErrElsewhere.
 func (s *Server) Unmount(ctx context.Context) error {
 	// Wait for redirects in progress, because each of them would mount over a directory that disappears.
 	if s.redirects != nil {
@@ -74,8 +75,8 @@ func (s *Server) detach() error {
 	return nil
 }
 
-// umount unmounts with the flags of umount(2). If the process is not root, it calls fusermount3. It returns nil if the mount
-// does not exist any more, and ErrBusy if the mount is in use.
+// umount unmounts with the flags of umount(2). If the process is not root, it calls fusermount3. It returns nil if the
+// mount does not exist any more, and ErrBusy if the mount is in use.
 func (s *Server) umount(ctx context.Context, flags int) error {
 	select {
 	case <-s.ended:

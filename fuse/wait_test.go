@@ -39,7 +39,8 @@ func (m *mounted) start(path string, name string, args ...string) *exec.Cmd {
 
 // A process that waits for a size ends at once on a signal. Other waiting processes are not affected.
 func TestInterrupt(t *testing.T) {
-	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}, "slow too": {Data: "at long last"}, "quick": {Data: "now"}})
+	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}, "slow too": {Data: "at long last"},
+		"quick": {Data: "now"}})
 	release := make(chan struct{})
 	m.src.Rule("slow", worktreetest.Rule{Block: release})
 	m.src.Rule("slow too", worktreetest.Rule{Block: release})
@@ -73,8 +74,9 @@ func (m *mounted) endsBy(cmd *exec.Cmd, sig syscall.Signal) {
 	}
 }
 
-// While one process looks up a name, the kernel lets other lookups of the name wait uninterruptibly (fs/dcache.c, d_wait_lookup).
-// They send their own requests when the first process gives up, so signals to all processes end all of them.
+// While one process looks up a name, the kernel lets other lookups of the name wait uninterruptibly (fs/dcache.c,
+// d_wait_lookup). They send their own requests when the first process gives up, so signals to all processes end all of
+// them.
 func TestInterruptAll(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "x"}})
 	release := make(chan struct{})
@@ -86,7 +88,8 @@ func TestInterruptAll(t *testing.T) {
 		if err := cat.Start(); err != nil {
 			t.Fatal(err)
 		}
-		m.until("the second process waits", func() bool { return strings.Contains(procStatus(t, cat.Process.Pid), "State:\tD") })
+		m.until("the second process waits",
+			func() bool { return strings.Contains(procStatus(t, cat.Process.Pid), "State:\tD") })
 		cats = append(cats, cat)
 	}
 	for _, cat := range cats[1:] {
@@ -98,8 +101,8 @@ func TestInterruptAll(t *testing.T) {
 	close(release)
 }
 
-// The kernel sends no INTERRUPT for a reader of contents, because pages are read in the background, but the reader ends at once
-// anyway.
+// The kernel sends no INTERRUPT for a reader of contents, because pages are read in the background, but the reader ends
+// at once anyway.
 func TestInterruptRead(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}})
 	m.run("stat", "slow")
@@ -112,8 +115,8 @@ func TestInterruptRead(t *testing.T) {
 	}
 }
 
-// A timer signal does not make stat fail with EINTR, as on other file systems. A fatal signal that arrives after the timer signal
-// still ends the wait.
+// A timer signal does not make stat fail with EINTR, as on other file systems. A fatal signal that arrives after the
+// timer signal still ends the wait.
 func TestTimerSignals(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}})
 	release := make(chan struct{})
@@ -169,7 +172,8 @@ func TestPendingStop(t *testing.T) {
 		{kill, alarm, none, true},
 		{"", "zzz", none, false},
 	} {
-		status := "Name:\tx\nSigPnd:\t" + c.thread + "\nShdPnd:\t" + c.shared + "\nSigBlk:\t" + c.blocked + "\nSigIgn:\t" + intr + "\n"
+		status := "Name:\tx\nSigPnd:\t" + c.thread + "\nShdPnd:\t" + c.shared + "\nSigBlk:\t" + c.blocked +
+			"\nSigIgn:\t" + intr + "\n"
 		if got := pendingStop(proc.ParseStatus([]byte(status))); got != c.want {
 			t.Errorf("pendingStop(%q) = %v, want %v", status, got, c.want)
 		}
@@ -208,7 +212,8 @@ func TestSlowReadsStallNobody(t *testing.T) {
 	}
 }
 
-// A failed fetch of an object is an error of its file only, with the right errno, is logged with its cause, and can succeed later.
+// A failed fetch of an object is an error of its file only, with the right errno, is logged with its cause, and can
+// succeed later.
 func TestErrors(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"dir/bad": {Data: "x"}, "dir/good": {Data: "y"}})
 	secretless := errors.New("fetch 1 object from example.com: connection refused")
@@ -231,7 +236,8 @@ func TestErrors(t *testing.T) {
 		logged := m.logs.TakeAll()
 		if len(logged) != 1 {
 			t.Errorf("%+v: logged %d lines: %v", c.rule, len(logged), logged)
-		} else if cause := fmt.Sprint(logged[0].ContextMap()["error"]); c.rule.Err != nil && cause != c.rule.Err.Error() || c.rule.Err == nil && cause != "panic: "+c.rule.Panic {
+		} else if cause := fmt.Sprint(logged[0].ContextMap()["error"]); c.rule.Err != nil && cause != c.rule.Err.Error() ||
+			c.rule.Err == nil && cause != "panic: "+c.rule.Panic {
 			t.Errorf("%+v: logged cause %q", c.rule, cause)
 		}
 		if out := m.run("cat", "dir/good"); out != "y" {

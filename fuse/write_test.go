@@ -17,10 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// The number of requests of a change determines its speed. After a change of entries the kernel requests the attributes of the
-// directory once. FORGET is sent at any time.
+// The number of requests of a change determines its speed. After a change of entries the kernel requests the attributes
+// of the directory once. FORGET is sent at any time.
 func TestWriteRequests(t *testing.T) {
-	files := map[string]worktreetest.File{"dir/known": {Data: "content"}, "dir/x": {Data: "x"}, "dir/y": {Data: "y"}, "dir/z": {Data: "z"}}
+	files := map[string]worktreetest.File{"dir/known": {Data: "content"}, "dir/x": {Data: "x"}, "dir/y": {Data: "y"},
+		"dir/z": {Data: "z"}}
 	undisturbed(t, func() []error { return countWrites(t, edit(t, files)) })
 }
 
@@ -55,16 +56,19 @@ func countWrites(t *testing.T, m *mounted) (errs []error) {
 		want counts
 	}{
 		{"create", write("dir/new", create), counts{"LOOKUP": 1, "MKNOD": 1, "GETXATTR": 1, "WRITE": 1}},
-		{"create another", write("dir/new too", create), counts{"GETATTR": 1, "LOOKUP": 1, "MKNOD": 1, "GETXATTR": 1, "WRITE": 1}},
+		{"create another", write("dir/new too", create),
+			counts{"GETATTR": 1, "LOOKUP": 1, "MKNOD": 1, "GETXATTR": 1, "WRITE": 1}},
 		{"stat after write", stat("dir/new"), counts{"GETATTR": 2}}, // the directory, and the file's size and times
 		{"stat again", stat("dir/new"), counts{}},
 		{"change times", func() error { return os.Chtimes(m.path("dir/new"), commitTime, commitTime) }, counts{"SETATTR": 1}},
 		{"overwrite", write("dir/new", unix.O_WRONLY), counts{"GETXATTR": 1, "WRITE": 1}},
 		{"truncate and write", write("dir/new", unix.O_WRONLY|unix.O_TRUNC), counts{"GETXATTR": 1, "WRITE": 1, "SETATTR": 1}},
 		{"unlink", func() error { return unix.Unlink(m.path("dir/new")) }, counts{"UNLINK": 1}},
-		{"look for it", func() error { _, err := os.Lstat(m.path("dir/new")); return ignore(err, unix.ENOENT) }, counts{"GETATTR": 1, "LOOKUP": 1}},
+		{"look for it", func() error { _, err := os.Lstat(m.path("dir/new")); return ignore(err, unix.ENOENT) },
+			counts{"GETATTR": 1, "LOOKUP": 1}},
 		{"unlink of the base", func() error { return unix.Unlink(m.path("dir/x")) }, counts{"LOOKUP": 1, "UNLINK": 1}},
-		{"rename of the base", func() error { return unix.Rename(m.path("dir/y"), m.path("dir/z")) }, counts{"GETATTR": 1, "LOOKUP": 2, "RENAME": 1}},
+		{"rename of the base", func() error { return unix.Rename(m.path("dir/y"), m.path("dir/z")) },
+			counts{"GETATTR": 1, "LOOKUP": 2, "RENAME": 1}},
 		{"chmod", func() error { return unix.Chmod(m.path("dir/z"), 0o600) }, counts{"GETATTR": 1, "SETATTR": 1}},
 		{"mkdir", func() error { return unix.Mkdir(m.path("sub"), 0o777) }, counts{"LOOKUP": 1, "MKDIR": 1}},
 		{"rmdir", func() error { return unix.Rmdir(m.path("sub")) }, counts{"GETATTR": 1, "RMDIR": 1}},
@@ -82,8 +86,8 @@ func countWrites(t *testing.T, m *mounted) (errs []error) {
 	return errs
 }
 
-// Files that were read once are read again without any request, except that grep looks for holes in a large file. A changed file costs
-// requests of its own, and the others still none.
+// Files that were read once are read again without any request, except that grep looks for holes in a large file. A
+// changed file costs requests of its own, and the others still none.
 func TestWarmReads(t *testing.T) {
 	files := manyFiles(300)
 	files["large"] = worktreetest.File{Data: pattern(200 << 10)}
@@ -194,7 +198,8 @@ func TestCreateReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, m.dir)
-	out, err := m.as(65534, "sh", "-c", "umask 0333; set -C; echo mine > second && cat second && ! echo more 2>/dev/null >> second")
+	out, err := m.as(65534, "sh", "-c",
+		"umask 0333; set -C; echo mine > second && cat second && ! echo more 2>/dev/null >> second")
 	if err != nil || out != "mine\n" {
 		t.Errorf("create and write as user nobody: got %q, %v", out, err)
 	}
@@ -232,8 +237,10 @@ os.posix_fallocate(f, 0, 5000)
 assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 	m := edit(t, nil)
 	open(t, m.dir)
-	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f", "fallocate -l 5000 f", fallocateAndStat} {
-		if err := errors.Join(os.WriteFile(m.path("f"), []byte("#!/bin/sh\n"), 0o777), os.Chmod(m.path("f"), 0o777|os.ModeSetuid|os.ModeSetgid)); err != nil {
+	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f", "fallocate -l 5000 f",
+		fallocateAndStat} {
+		if err := errors.Join(os.WriteFile(m.path("f"), []byte("#!/bin/sh\n"), 0o777),
+			os.Chmod(m.path("f"), 0o777|os.ModeSetuid|os.ModeSetgid)); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := m.as(65534, "sh", "-c", command); err != nil {
@@ -243,7 +250,8 @@ assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 			t.Errorf("mode after %q: got %v (error %v), want 0777 without setuid and setgid", command, st.Mode(), err)
 		}
 	}
-	if err := errors.Join(os.Chmod(m.path("f"), 0o777|os.ModeSetuid), os.WriteFile(m.path("f"), []byte("root may"), 0)); err != nil {
+	if err := errors.Join(os.Chmod(m.path("f"), 0o777|os.ModeSetuid),
+		os.WriteFile(m.path("f"), []byte("root may"), 0)); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := os.Stat(m.path("f")); err != nil || st.Mode() != 0o777|os.ModeSetuid {
@@ -300,7 +308,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// ftruncate(2) to the same size and an open with O_TRUNC change mtime, as on a local file system. File systems differ for truncate(2).
+// ftruncate(2) to the same size and an open with O_TRUNC change mtime, as on a local file system. File systems differ
+// for truncate(2).
 func TestTimesOfTruncation(t *testing.T) {
 	m, local := edit(t, nil), t.TempDir()
 	opened := func(flags int, cut bool) func(path string, size int64) error {
@@ -323,7 +332,8 @@ func TestTimesOfTruncation(t *testing.T) {
 	} {
 		changes := func(dir string) bool {
 			path := filepath.Join(dir, "f")
-			err := errors.Join(os.WriteFile(path, make([]byte, c.size), 0o644), os.Chtimes(path, commitTime, commitTime), c.truncate(path, c.size))
+			err := errors.Join(os.WriteFile(path, make([]byte, c.size), 0o644), os.Chtimes(path, commitTime, commitTime),
+				c.truncate(path, c.size))
 			st, statErr := os.Stat(path)
 			if err := errors.Join(err, statErr); err != nil {
 				t.Fatal(err)

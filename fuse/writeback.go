@@ -76,8 +76,8 @@ func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	}()
 }
 
-// maxRefreshNow is the maximum number of files for which WriteBack waits for Refresh. For more files, Refresh runs in the
-// background.
+// maxRefreshNow is the maximum number of files for which WriteBack waits for Refresh. For more files, Refresh runs in
+// the background.
 const maxRefreshNow = 500
 
 // heldBack is the pause before WriteBack starts again because the kernel may have held requests back.
@@ -112,8 +112,8 @@ func (s *Server) sendAll(ctx context.Context) error {
 	}
 }
 
-// syncfs makes the kernel write back the mount. Then it calls statfs(2) and stat(2), whose requests arrive after the WRITEs.
-// It returns errCovered if another file system is mounted over this mount, or if it was unmounted.
+// syncfs makes the kernel write back the mount. Then it calls statfs(2) and stat(2), whose requests arrive after the
+// WRITEs. It returns errCovered if another file system is mounted over this mount, or if it was unmounted.
 func (s *Server) syncfs() error {
 	fd, err := unix.Open(s.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -145,18 +145,18 @@ func (s *Server) syncfs() error {
 	return nil
 }
 
-// Several threads read requests. When a request is answered, another thread may have read an earlier request without having
-// begun to handle it. settleTime is the maximum time to wait until that thread has begun, settleLook is the interval of the
-// checks, and settleBlind is the time to wait if the number of requests cannot be read.
+// Several threads read requests. When a request is answered, another thread may have read an earlier request without
+// having begun to handle it. settleTime is the maximum time to wait until that thread has begun, settleLook is the
+// interval of the checks, and settleBlind is the time to wait if the number of requests cannot be read.
 const (
 	settleTime  = 20 * time.Millisecond
 	settleLook  = 50 * time.Microsecond
 	settleBlind = 2 * time.Millisecond
 )
 
-// settle waits until every request that the kernel has sent is counted in ops.pending. waiting is the path of the file that
-// contains the number of requests without a reply (fs/fuse/control.c); the file exists if fusectl is mounted. In a mount with
-// a constant stream of requests settle may wait for the whole settleTime.
+// settle waits until every request that the kernel has sent is counted in ops.pending. waiting is the path of the file
+// that contains the number of requests without a reply (fs/fuse/control.c); the file exists if fusectl is mounted. In a
+// mount with a constant stream of requests settle may wait for the whole settleTime.
 func (s *Server) settle(waiting string) {
 	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
 		before := s.fs.ops.pending.Load()
@@ -227,8 +227,8 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// The method before reports whether a WRITE is in progress that began in an earlier round than the given round. The caller must
-// hold mu.
+// The method before reports whether a WRITE is in progress that began in an earlier round than the given round. The
+// caller must hold mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

@@ -21,7 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// frozen makes the kernel write back all data, and returns the contents of the files that differ from the base tree, by path.
+// frozen makes the kernel write back all data, and returns the contents of the files that differ from the base tree, by
+// path.
 func (m *mounted) frozen() map[string]string {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
@@ -48,11 +49,12 @@ func (m *mounted) frozen() map[string]string {
 	return contents
 }
 
-// A frozen tree contains data of files that are still open: of a new file, of a base file, and of a mapping, whose writes cause no
-// request.
+// A frozen tree contains data of files that are still open: of a new file, of a base file, and of a mapping, whose
+// writes cause no request.
 func TestWriteBack(t *testing.T) {
 	base := pattern(3*pageSize + 100)
-	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{})
+	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base},
+		"other": {Data: "other"}}, Options{})
 	m.src.KnowsSizes.Store(true)
 	open := func(name string) *os.File {
 		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
@@ -90,8 +92,8 @@ func TestWriteBack(t *testing.T) {
 	}
 }
 
-// mapped maps a file in another process. A thread of this process that waited in a page fault for its own mount would block Go's
-// scheduler.
+// mapped maps a file in another process. A thread of this process that waited in a page fault for its own mount would
+// block Go's scheduler.
 func (m *mounted) mapped(name string) (write func(at int, text string)) {
 	m.Helper()
 	self, err := os.Executable()
@@ -177,8 +179,8 @@ func TestWriteBackAfterUnmount(t *testing.T) {
 	}
 }
 
-// Readers that wait for an unreachable remote do not block a freeze. A write that waits for missing contents makes WriteBack return at
-// its deadline.
+// Readers that wait for an unreachable remote do not block a freeze. A write that waits for missing contents makes
+// WriteBack return at its deadline.
 func TestWriteBackBesideTheBlocked(t *testing.T) {
 	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * pageSize)}}
 	for i := range 40 {
@@ -236,8 +238,8 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 	}
 }
 
-// A frozen tree is the state of one moment: if a program appends synchronously to one file and then to another, the second file never
-// has more lines than the first, and at most one less. Other programs write at the same time.
+// A frozen tree is the state of one moment: if a program appends synchronously to one file and then to another, the
+// second file never has more lines than the first, and at most one less. Other programs write at the same time.
 func TestFreezeBetweenWrites(t *testing.T) {
 	m := tracked(t, nil, Options{})
 	var stop atomic.Bool
@@ -247,7 +249,8 @@ func TestFreezeBetweenWrites(t *testing.T) {
 		var files [2]*os.File
 		for k := range files {
 			var err error
-			if files[k], err = os.OpenFile(m.path(fmt.Sprintf("pair%d-%d", i, k)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_SYNC, 0o644); err != nil {
+			if files[k], err = os.OpenFile(m.path(fmt.Sprintf("pair%d-%d", i, k)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_SYNC,
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 			defer files[k].Close()
@@ -293,8 +296,8 @@ func TestFreezeBetweenWrites(t *testing.T) {
 	}
 }
 
-// BenchmarkWriteBackAndFreeze measures WriteBack and Freeze, and their effect on programs that write at the same time: the longest
-// write(2) with them, and in the same time without them.
+// BenchmarkWriteBackAndFreeze measures WriteBack and Freeze, and their effect on programs that write at the same time:
+// the longest write(2) with them, and in the same time without them.
 func BenchmarkWriteBackAndFreeze(b *testing.B) {
 	for _, c := range []struct{ files, writers int }{{0, 0}, {10, 0}, {10, 64}, {10_000, 0}, {10_000, 64}} {
 		b.Run(fmt.Sprintf("files=%d/writers=%d", c.files, c.writers), func(b *testing.B) {

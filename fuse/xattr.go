@@ -22,8 +22,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	return copyValue(dest, string(value))
 }
 
-// ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out the names of access
-// control lists if the mount does not support such lists.
+// ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out the names of
+// access control lists if the mount does not support such lists.
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
 	names, err := f.tree.Xattrs().List(worktree.Node(h.NodeId))
 	if err != nil {
@@ -40,8 +40,8 @@ func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (u
 	return copyValue(dest, list.String())
 }
 
-// copyValue copies value to dest and returns its length. If dest is too small, the status is ERANGE. A caller that requests
-// only the length passes an empty dest; go-fuse converts ERANGE into success for this caller.
+// copyValue copies value to dest and returns its length. If dest is too small, the status is ERANGE. A caller that
+// requests only the length passes an empty dest; go-fuse converts ERANGE into success for this caller.
 func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), raw.ERANGE
@@ -49,8 +49,8 @@ func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	return uint32(copy(dest, value)), raw.OK
 }
 
-// SetXAttr sets an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support such
-// lists.
+// SetXAttr sets an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support
+// such lists.
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
@@ -64,8 +64,8 @@ func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name str
 	return f.fail(opSetXattr, &in.InHeader, f.tree.Xattrs().Set(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
-// RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support
-// such lists.
+// RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not
+// support such lists.
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)

@@ -81,7 +81,8 @@ func TestUnknownRef(t *testing.T) {
 		dir := w.place("m")
 		r := w.afs("mount", url, dir, "--ref", ref)
 		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
-		if r.code != control.ExitRemote || len(lines) != 2 || !strings.HasPrefix(lines[1], "hint: ") || !strings.Contains(lines[0], ref) {
+		if r.code != control.ExitRemote || len(lines) != 2 || !strings.HasPrefix(lines[1], "hint: ") ||
+			!strings.Contains(lines[0], ref) {
 			t.Errorf("mount of a missing ref: want exit code %d, the ref and a hint: %s", control.ExitRemote, r)
 		}
 		if exists(dir) {

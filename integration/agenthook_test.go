@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// An agent whose hooks are installed records itself: its events, a checkpoint before each tool that may change files and at the end
-// of the turn, a note on its commit. Uninstalling leaves the mount as it was.
+// An agent whose hooks are installed records itself: its events, a checkpoint before each tool that may change files
+// and at the end of the turn, a note on its commit. Uninstalling leaves the mount as it was.
 func TestAgentsRecordThemselves(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -63,7 +63,8 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				!strings.Contains(checkpoints[len(checkpoints)-1].Message, "git commit") {
 				t.Errorf("checkpoints: %+v", checkpoints)
 			}
-			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+checkpoints[len(checkpoints)-1].Tree); strings.Contains(got, "fixed") {
+			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+
+				checkpoints[len(checkpoints)-1].Tree); strings.Contains(got, "fixed") {
 				t.Errorf("the checkpoint before the tool holds what the tool made: %s", got)
 			}
 			var note struct{ Agent, Prompt string }
@@ -72,7 +73,8 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				t.Errorf("note on the commit: %+v", note)
 			}
 			records := w.sh(m.sessionGit(), "git grep -h . refs/afs/transcript/work-"+agent+" -- '*.jsonl'")
-			for _, want := range []string{`"type":"prompt"`, `"role":"user"`, `"type":"tool_call"`, `"type":"tool_result"`, "The login is fixed."} {
+			for _, want := range []string{`"type":"prompt"`, `"role":"user"`, `"type":"tool_call"`, `"type":"tool_result"`,
+				"The login is fixed."} {
 				if !strings.Contains(records, want) {
 					t.Errorf("the transcript has no %s:\n%s", want, records)
 				}

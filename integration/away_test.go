@@ -46,7 +46,8 @@ func alone(seed string, n int) map[string]gittest.File {
 	return files
 }
 
-// A read waits for an unreachable remote for at most the duration --timeout, and continues when the remote is reachable again.
+// A read waits for an unreachable remote for at most the duration --timeout, and continues when the remote is reachable
+// again.
 func TestReadsWaitForRemote(t *testing.T) {
 	t.Parallel()
 	const (
@@ -80,7 +81,8 @@ func TestReadsWaitForRemote(t *testing.T) {
 				})
 			}
 			began := time.Now()
-			m.await("status says degraded", func(st control.MountStatus) bool { return st.State == control.StateDegraded && st.Error != "" })
+			m.await("status says degraded",
+				func(st control.MountStatus) bool { return st.State == control.StateDegraded && st.Error != "" })
 			if took := time.Since(began); took > noticed {
 				t.Errorf("status said degraded after %v, want at most %v", took, noticed)
 			}
@@ -116,7 +118,8 @@ func TestReadsWaitForRemote(t *testing.T) {
 	}
 }
 
-// A read that waits for longer than --timeout fails in every kind of outage. The daemon finds the remote again without a reader.
+// A read that waits for longer than --timeout fails in every kind of outage. The daemon finds the remote again without
+// a reader.
 func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
@@ -131,13 +134,15 @@ func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
 			defer end()
 			start := time.Now()
 			_, err := os.ReadFile(m.path("d00/f"))
-			if took := time.Since(start); !errors.Is(err, syscall.EIO) || took < timeout-100*time.Millisecond || took > 3*timeout {
+			if took := time.Since(start); !errors.Is(err, syscall.EIO) || took < timeout-100*time.Millisecond ||
+				took > 3*timeout {
 				t.Errorf("read: got %v after %v, want EIO after %v", err, took, timeout)
 			}
 			m.await("status says degraded", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
 			end()
 			s.Log().Reset()
-			m.await("status says mounted, and nobody reads", func(st control.MountStatus) bool { return st.State == control.StateMounted })
+			m.await("status says mounted, and nobody reads",
+				func(st control.MountStatus) bool { return st.State == control.StateMounted })
 			if n := len(s.Log().Requests()); n > 3 {
 				t.Errorf("requests to find the remote again: got %d, want at most 3", n)
 			}
@@ -166,8 +171,8 @@ func TestHistoryAndPrefetchOutlastOutage(t *testing.T) {
 	})
 }
 
-// An object whose answers are invalid is not requested without end: the daemon names it in the status and refuses it. All other
-// objects are read.
+// An object whose answers are invalid is not requested without end: the daemon names it in the status and refuses it.
+// All other objects are read.
 func TestUnusableAnswer(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -219,7 +224,8 @@ func TestUnusableAnswer(t *testing.T) {
 	}
 	readers.Wait()
 	st := m.await("status names the object", func(st control.MountStatus) bool { return len(st.Refused) == 1 })
-	if got := st.Refused[0]; got.Object != bad.String() || got.Path != "d0/f07" || got.Cause == "" || st.State != control.StateDegraded {
+	if got := st.Refused[0]; got.Object != bad.String() || got.Path != "d0/f07" || got.Cause == "" ||
+		st.State != control.StateDegraded {
 		t.Errorf("status: state %s, refused %+v, want degraded and object %s", st.State, got, bad)
 	}
 	text := w.ok("status", m.Dir)
@@ -242,7 +248,8 @@ func TestUnusableAnswer(t *testing.T) {
 	if err := readOne(m.path("d0/f07"), files["d0/f07"]); err != nil {
 		t.Errorf("read after the server was repaired: %v", err)
 	}
-	m.await("the refusal is over", func(st control.MountStatus) bool { return len(st.Refused) == 0 && st.State == control.StateMounted })
+	m.await("the refusal is over",
+		func(st control.MountStatus) bool { return len(st.Refused) == 0 && st.State == control.StateMounted })
 }
 
 // A mount whose trees are invalid fails after a few requests, with an error that names the refused object.

@@ -22,8 +22,8 @@ import (
 
 const nobody = 65534
 
-// refused runs a mount that must fail with one line of error and leave nothing behind. The error must contain cause, and a hint if hint is
-// not empty.
+// refused runs a mount that must fail with one line of error and leave nothing behind. The error must contain cause,
+// and a hint if hint is not empty.
 func (w *world) refused(code int, cause, hint string, args ...string) {
 	w.Helper()
 	w.refusal(w.afs(append([]string{"mount"}, args...)...), code, cause, hint)
@@ -31,7 +31,8 @@ func (w *world) refused(code int, cause, hint string, args ...string) {
 
 func (w *world) refusal(r result, code int, cause, hint string) {
 	w.Helper()
-	if r.code != code || !strings.Contains(r.stderr, cause) || !strings.Contains(r.stderr, hint) || hint != "" && !strings.Contains(r.stderr, "\nhint: ") {
+	if r.code != code || !strings.Contains(r.stderr, cause) || !strings.Contains(r.stderr, hint) ||
+		hint != "" && !strings.Contains(r.stderr, "\nhint: ") {
 		w.Errorf("%s\nwant code %d, %q, hint %q", r, code, cause, hint)
 	}
 	if strings.Contains(r.stdout+r.stderr, password) {
@@ -94,7 +95,8 @@ func TestBadRemote(t *testing.T) {
 		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", "ftp://user:"+password+"@host.invalid/r.git", dir)
 		w.refused(control.ExitUsage, "needs a scheme", "HOST:PATH", "user:"+password+"@host.invalid:r.git", dir)
 		w.refused(control.ExitUsage, "needs a scheme", "HOST:PATH", "user:"+password+"@host.invalid/team/r.git", dir)
-		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", good, dir, "--session-remote", "ftp://user:"+password+"@host.invalid/r.git")
+		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", good, dir, "--session-remote",
+			"ftp://user:"+password+"@host.invalid/r.git")
 		w.nothingLeft(dir)
 	})
 	w.noSecret()
@@ -208,11 +210,13 @@ func TestUnprivilegedUser(t *testing.T) {
 	}
 	as := func(state string, args ...string) result {
 		ids := fmt.Sprint(nobody)
-		return w.run(state, "setpriv", append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", binary}, args...)...)
+		return w.run(state, "setpriv",
+			append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", binary}, args...)...)
 	}
 	state := filepath.Join(own, "state")
 	// A directory that the user may not write to.
-	w.refusal(as(filepath.Join(w.root, "denied"), "mount", url, filepath.Join(own, "m")), control.ExitFailed, "permission denied", "")
+	w.refusal(as(filepath.Join(w.root, "denied"), "mount", url, filepath.Join(own, "m")), control.ExitFailed,
+		"permission denied", "")
 	w.refusal(as(state, "mount", url, filepath.Join(w.root, "denied")), control.ExitFailed, "permission denied", "")
 	// The state directory of another user's daemon.
 	w.ok("mount", url, w.place("root"))
@@ -256,7 +260,8 @@ func TestBadStateDirectory(t *testing.T) {
 	}
 	defer unix.Unmount(readOnly, unix.MNT_DETACH)
 	for _, foreground := range [][]string{nil, {"--foreground"}} {
-		for state, cause := range map[string]string{filepath.Join(file, "state"): "not a directory", filepath.Join(readOnly, "state"): "read-only file system"} {
+		for state, cause := range map[string]string{filepath.Join(file, "state"): "not a directory",
+			filepath.Join(readOnly, "state"): "read-only file system"} {
 			r := w.run(state, binary, append([]string{"mount", url, dir}, foreground...)...)
 			w.refusal(r, control.ExitFailed, cause, "")
 			w.nothingLeft(dir)
@@ -323,7 +328,8 @@ func TestFullDisk(t *testing.T) {
 	os.Remove(filler + "2")
 }
 
-// No place that other users can read contains a secret: command lines of the daemon and its children, mount tables, logs.
+// No place that other users can read contains a secret: command lines of the daemon and its children, mount tables,
+// logs.
 func TestSecretsStaySecret(t *testing.T) {
 	w := newWorld(t)
 	files := sample("secrets")
@@ -356,8 +362,8 @@ func TestSecretsStaySecret(t *testing.T) {
 	w.noSecret()
 }
 
-// watchCommandLines collects the command lines of all processes, and the environments of git processes, until the returned function is
-// called.
+// watchCommandLines collects the command lines of all processes, and the environments of git processes, until the
+// returned function is called.
 func (w *world) watchCommandLines() (stop func() string) {
 	seen := map[string]bool{}
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -366,7 +372,8 @@ func (w *world) watchCommandLines() (stop func() string) {
 		for _, path := range all {
 			if args, err := os.ReadFile(path); err == nil {
 				seen[strings.ReplaceAll(string(args), "\x00", " ")] = true
-				if env, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ")); err == nil && strings.HasPrefix(string(args), "git") {
+				if env, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ")); err == nil &&
+					strings.HasPrefix(string(args), "git") {
 					seen[strings.ReplaceAll(string(env), "\x00", " ")] = true
 				}
 			}
@@ -388,7 +395,8 @@ func (w *world) watchCommandLines() (stop func() string) {
 		<-done
 		var all strings.Builder
 		for args := range seen {
-			// The mount command itself has the URL in its command line, because the user typed it there. Its children must not have it.
+			// The mount command itself has the URL in its command line, because the user typed it there. Its children must not
+			// have it.
 			if !strings.HasPrefix(args, binary+" ") || !strings.Contains(args, " mount ") {
 				fmt.Fprintln(&all, args)
 			}

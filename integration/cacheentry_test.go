@@ -123,7 +123,8 @@ func TestCacheEntriesOfTwoMachines(t *testing.T) {
 				t.Errorf("cas at the same time: got %s and %s", results[0], results[1])
 			}
 			o.cached("test/1", fmt.Sprint("machine ", won), there...)
-			if r := o.cache("", "delete", "test/1", "--expect", sha256Of("x"), "-C", other.Dir); r.code != 3 || strings.TrimSpace(r.stdout) != hash {
+			if r := o.cache("", "delete", "test/1", "--expect", sha256Of("x"), "-C", other.Dir); r.code != 3 ||
+				strings.TrimSpace(r.stdout) != hash {
 				t.Errorf("delete of another value: got %s", r)
 			}
 
@@ -138,7 +139,8 @@ func TestCacheEntriesOfTwoMachines(t *testing.T) {
 				t.Errorf("large value: got %d bytes, %v", len(got), err)
 			}
 			w.stored("soon gone", "put", "short", "--ttl", "1ms", "-C", m.Dir)
-			w.until("the entry has expired", func() bool { return o.cache("", append([]string{"get", "short"}, there...)...).code == 1 })
+			w.until("the entry has expired",
+				func() bool { return o.cache("", append([]string{"get", "short"}, there...)...).code == 1 })
 			if got := o.keysOf(there...); got != "build test/1" {
 				t.Errorf("keys: got %q", got)
 			}
@@ -206,8 +208,8 @@ func TestCacheEntriesOfEmbeddedSessionRemote(t *testing.T) {
 	}
 }
 
-// Forks of a repository on a server have the entries of the parent, until they are changed. Tokens of sessions can change entries, and
-// nothing else that is not of their session.
+// Forks of a repository on a server have the entries of the parent, until they are changed. Tokens of sessions can
+// change entries, and nothing else that is not of their session.
 func TestCacheEntriesOnServer(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -216,7 +218,8 @@ func TestCacheEntriesOnServer(t *testing.T) {
 	w.stored("kept", "put", "kept", "-C", m.Dir)
 	w.stored("old", "put", "gone", "-C", m.Dir)
 	w.cached("shared", "parent", "-C", m.Dir)
-	if r := w.cache("x", "cas", "shared", "--expect", cacheentry.None, "-C", m.Dir); r.code != 3 || strings.TrimSpace(r.stdout) != sha256Of("parent") {
+	if r := w.cache("x", "cas", "shared", "--expect", cacheentry.None, "-C", m.Dir); r.code != 3 ||
+		strings.TrimSpace(r.stdout) != sha256Of("parent") {
 		t.Errorf("cas on the server: got %s", r)
 	}
 
@@ -244,7 +247,8 @@ func TestCacheEntriesOnServer(t *testing.T) {
 
 	// The token of another session, with stock git.
 	made := must[client.Repo](t)(api.Repo(t.Context(), "team", "app"))
-	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Session: "third"}))
+	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+		client.CreateToken{Repo: "app", Session: "third"}))
 	clone := w.place("clone")
 	as := func(args ...string) error {
 		_, err := gitAs(context.Background(), clone, token.Plaintext, args...)
@@ -255,14 +259,17 @@ func TestCacheEntriesOnServer(t *testing.T) {
 	}
 	w.sh(clone, "git -c user.name=n -c user.email=e commit -q --allow-empty -m x")
 	ref := cacheentry.Ref("from git")
-	if err := as("push", "--quiet", "origin", "HEAD:"+ref); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+	if err := as("push", "--quiet", "origin", "HEAD:"+ref); err == nil ||
+		!strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("push of a commit that is no entry: got %v, want a refusal", err)
 	}
 	if err := as("push", "--quiet", "origin", ":"+cacheentry.Ref("kept")); err != nil {
 		t.Errorf("removal of an entry: %v", err)
 	}
-	for _, name := range []string{"refs/heads/main", "refs/afs/meta/work", "refs/afs/cache/entries/ab", "refs/afs/cache/other", ref + "/x"} {
-		if err := as("push", "--quiet", "--force", "origin", "HEAD:"+name); err == nil || !strings.Contains(err.Error(), "token does not allow") {
+	for _, name := range []string{"refs/heads/main", "refs/afs/meta/work", "refs/afs/cache/entries/ab",
+		"refs/afs/cache/other", ref + "/x"} {
+		if err := as("push", "--quiet", "--force", "origin", "HEAD:"+name); err == nil ||
+			!strings.Contains(err.Error(), "token does not allow") {
 			t.Errorf("push of %s: got %v, want a refusal", name, err)
 		}
 	}
@@ -308,7 +315,8 @@ func TestCacheEntryAfterKill(t *testing.T) {
 				w.dead()
 				r := w.cache("", append([]string{"get", "k"}, at...)...)
 				if r.code != 0 || r.stdout != known && r.stdout != next {
-					t.Fatalf("value after kill %d: got exit code %d, %d bytes, %s; want the old or the new value", i, r.code, len(r.stdout), r.stderr)
+					t.Fatalf("value after kill %d: got exit code %d, %d bytes, %s; want the old or the new value", i, r.code,
+						len(r.stdout), r.stderr)
 				}
 				known = r.stdout
 			}
@@ -321,7 +329,8 @@ func TestCacheEntryAfterKill(t *testing.T) {
 	}
 }
 
-// The next daemon removes temporary files that kill -9 of a command or of the daemon has left behind, and none that a command uses.
+// The next daemon removes temporary files that kill -9 of a command or of the daemon has left behind, and none that a
+// command uses.
 func TestTemporaryFilesAfterKill(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -346,7 +355,8 @@ func TestTemporaryFilesAfterKill(t *testing.T) {
 	keep := temporary()
 	check2(w, syscall.Kill(-daemon, syscall.SIGKILL))
 	w.until("only the command is left", func() bool { return slices.Equal(daemonsBelow(w.root), []int{used.Process.Pid}) })
-	for _, name := range []string{"mirror-1.tmp/objects", "merge-2.tmp", "cacheentry-3.tmp", "compare-4.tmp", "promote-5.tmp", "reffile-6.tmp", "meta-7.tmp"} {
+	for _, name := range []string{"mirror-1.tmp/objects", "merge-2.tmp", "cacheentry-3.tmp", "compare-4.tmp",
+		"promote-5.tmp", "reffile-6.tmp", "meta-7.tmp"} {
 		check2(w, os.MkdirAll(filepath.Join(w.state, name), 0o700))
 	}
 	w.stored("second", "put", "second", "--session-remote", at)
@@ -399,11 +409,13 @@ func TestCacheRun(t *testing.T) {
 	if r := run("large", large+" | tail -c 3"); r.code != 0 || r.stdout != "xxx" {
 		t.Errorf("output of a filter: got %s", r)
 	}
-	if r := run("too-large", large); r.code != 0 || len(r.stdout) != cacheentry.MaxValue+1 || !strings.Contains(r.stderr, "larger than 64 MiB") {
+	if r := run("too-large", large); r.code != 0 || len(r.stdout) != cacheentry.MaxValue+1 ||
+		!strings.Contains(r.stderr, "larger than 64 MiB") {
 		t.Errorf("output that is too large: got exit code %d, %d bytes, %s", r.code, len(r.stdout), r.stderr)
 	}
 	w.cached("too-large", "", at...)
-	check("command that does not exist", w.cache("", append(append([]string{"run", "none"}, at...), "--", "no-such-command")...), 127, "", "not found")
+	check("command that does not exist",
+		w.cache("", append(append([]string{"run", "none"}, at...), "--", "no-such-command")...), 127, "", "not found")
 	check("no command", w.cache("", append([]string{"run", "none"}, at...)...), control.ExitUsage, "", "want KEY -- CMD")
 	away := w.cache("", "run", "k", "--session-remote", "http://127.0.0.1:1/r.git", "--", "echo", "made")
 	check("session remote that cannot be reached", away, 0, "made\n", "artifactfs: warning: ")

@@ -136,7 +136,8 @@ func where(got, want []byte) string {
 	for n < len(got) && n < len(want) && got[n] == want[n] {
 		n++
 	}
-	return ": " + strconv.Itoa(len(got)) + " bytes of " + strconv.Itoa(len(want)) + ", the first " + strconv.Itoa(n) + " agree"
+	return ": " + strconv.Itoa(len(got)) + " bytes of " + strconv.Itoa(len(want)) + ", the first " +
+		strconv.Itoa(n) + " agree"
 }
 
 // readPieces reads until the end of the file. A short read before the end is an error, because regular files have none.

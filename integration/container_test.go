@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// box runs a script in a container that has nothing but the system's programs and one directory, at /work: no network, no other
-// process, nothing else of the file system.
+// box runs a script in a container that has nothing but the system's programs and one directory, at /work: no network,
+// no other process, nothing else of the file system.
 const box = `
 exec unshare --mount --pid --ipc --uts --net --fork --kill-child --propagation private sh -euc '
 dir=$1 script=$2
@@ -57,7 +57,8 @@ func (w *world) history(name string) *gittest.Repo {
 	return r
 }
 
-// Stock git has the same effects and the same output in a container that sees nothing but the mount as in one that sees a clone.
+// Stock git has the same effects and the same output in a container that sees nothing but the mount as in one that sees
+// a clone.
 func TestGitInsideAContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -149,7 +150,8 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 	w.check(os.Mkdir(home, 0o755))
 	w.check(os.Chown(home, 65534, 65534))
 	w.check(os.Chmod(w.root, 0o755))
-	r = w.script(`export HOME=$1 ARTIFACTFS_STATE=$1/state; nobody="setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs"
+	r =
+		w.script(`export HOME=$1 ARTIFACTFS_STATE=$1/state; nobody="setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs"
 		code=0; $nobody mount "$2" "$1/m" --git-dir inside || code=$?; $nobody unmount --all; exit $code`, home, url)
 	w.refusal(r, 1, "only root may create", "unshare --user --map-root-user --mount")
 	// The user namespace has a daemon of its own, because the mounts of the host's daemon are not visible in it.
@@ -179,7 +181,8 @@ func TestContainerHook(t *testing.T) {
 		"user with fusermount3": {own + `exec unshare --mount --propagation private sh -c '
 			mknod -m 666 $TMPDIR/fuse c 10 229; mount --bind $TMPDIR/fuse /dev/fuse # as udev makes it
 			exec setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs-hook "$@"' sh "$@"`, "symbolic link"},
-		"descriptor handed in": {own + `code=0; with-fuse $ARTIFACTFS_DIR ` + drop + ` artifactfs-hook "$@" || code=$?; umount $ARTIFACTFS_DIR; exit $code`,
+		"descriptor handed in": {own + `code=0; with-fuse $ARTIFACTFS_DIR ` + drop +
+			` artifactfs-hook "$@" || code=$?; umount $ARTIFACTFS_DIR; exit $code`,
 			"symbolic link"},
 		"descriptor handed in, below a volume": {own + `exec unshare --mount --propagation private sh -c '
 			mkdir -p $TMPDIR/v; code=0
@@ -193,9 +196,11 @@ func TestContainerHook(t *testing.T) {
 				w.script(`exec artifactfs --state "$1" unmount --all`, state)
 				exec.Command("umount", "-l", dir).Run()
 			}()
-			w.env = append(w.env, "ARTIFACTFS_REMOTE="+url, "ARTIFACTFS_DIR="+dir, "ARTIFACTFS_STATE="+state, "ARTIFACTFS_TOKEN=hunter2", "ARTIFACTFS_DISCARD=1",
+			w.env = append(w.env, "ARTIFACTFS_REMOTE="+url, "ARTIFACTFS_DIR="+dir, "ARTIFACTFS_STATE="+state,
+				"ARTIFACTFS_TOKEN=hunter2", "ARTIFACTFS_DISCARD=1",
 				"ARTIFACTFS_REDIRECT=out", "ARTIFACTFS_PREFETCH=none")
-			r := w.script(c.run, "sh", "-c", `set -e; pwd; git log --oneline | wc -l; cat d0/sub/f1; echo x >new; [ -e out ] || mkdir out; stat -c %F out
+			r := w.script(c.run, "sh", "-c",
+				`set -e; pwd; git log --oneline | wc -l; cat d0/sub/f1; echo x >new; [ -e out ] || mkdir out; stat -c %F out
 				git status --porcelain new; env | grep ^ARTIFACTFS_ | sed s/=.*//; ls -l /proc/self/fd | grep -c /dev/fuse || :; read line; echo "$line"; exit 7`)
 			want := "5\none\ntwo 0\nthree\n" + c.redirected + "\n?? new\nARTIFACTFS_STATE\n0\n"
 			_, got, _ := strings.Cut(r.stdout, "\n")
@@ -217,7 +222,8 @@ func TestHookPassesSignalsAndStatus(t *testing.T) {
 	url, dir := w.serve(gittest.ServerOptions{}).URL("app.git"), w.place("work")
 	w.check(os.Mkdir(dir, 0o755))
 	w.env = append(w.env, "ARTIFACTFS_REMOTE="+url, "ARTIFACTFS_DIR="+dir)
-	for name, how := range map[string]string{"run": `exec artifactfs-hook "$@"`, "descriptor": `exec with-fuse $ARTIFACTFS_DIR artifactfs-hook "$@"`} {
+	for name, how := range map[string]string{"run": `exec artifactfs-hook "$@"`,
+		"descriptor": `exec with-fuse $ARTIFACTFS_DIR artifactfs-hook "$@"`} {
 		for _, signal := range []string{"TERM", "INT"} {
 			r := w.script(`(exec env --default-signal=INT sh -c '`+how+`' sh "$@") & hook=$!
 				until [ -e $TMPDIR/up ]; do kill -0 $hook || exit 1; sleep 0.05; done

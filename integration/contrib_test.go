@@ -33,9 +33,12 @@ func (w *world) newJob(url, repository, sha string) *job {
 		w.check(os.WriteFile(file, nil, 0o600))
 	}
 	w.check(os.MkdirAll(j.workspace, 0o755))
-	j.env = []string{"PATH=" + base + ":" + os.Getenv("PATH"), "HOME=" + w.root, "ARTIFACTFS_STATE=" + w.state, "GITHUB_WORKSPACE=" + j.workspace,
-		"GITHUB_REPOSITORY=" + repository, "GITHUB_SHA=" + sha, "GITHUB_SERVER_URL=" + strings.TrimSuffix(url, "/"), "GITHUB_RUN_ID=17",
-		"GITHUB_RUN_ATTEMPT=2", "GITHUB_JOB=build", "GITHUB_STATE=" + j.state, "GITHUB_OUTPUT=" + j.output, "GITHUB_ACTIONS=true",
+	j.env = []string{"PATH=" + base + ":" + os.Getenv("PATH"), "HOME=" + w.root, "ARTIFACTFS_STATE=" + w.state,
+		"GITHUB_WORKSPACE=" + j.workspace,
+		"GITHUB_REPOSITORY=" + repository, "GITHUB_SHA=" + sha, "GITHUB_SERVER_URL=" + strings.TrimSuffix(url, "/"),
+		"GITHUB_RUN_ID=17",
+		"GITHUB_RUN_ATTEMPT=2", "GITHUB_JOB=build", "GITHUB_STATE=" + j.state, "GITHUB_OUTPUT=" + j.output,
+		"GITHUB_ACTIONS=true",
 		"INPUT_PATH=.", "INPUT_KEEP=true", "INPUT_PREFETCH=none", "INPUT_REPOSITORY=" + repository}
 	return j
 }
@@ -78,8 +81,8 @@ func (j *job) out(name string) (value string) {
 	return value
 }
 
-// The checkout action mounts the commit of a run at the workspace, unmounts it at the end, and keeps the changes in a session that no later
-// run resumes.
+// The checkout action mounts the commit of a run at the workspace, unmounts it at the end, and keeps the changes in a
+// session that no later run resumes.
 func TestCheckoutAction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -91,13 +94,15 @@ func TestCheckoutAction(t *testing.T) {
 
 	j := w.newJob(url, "team/app.git", first.String())
 	got := j.run("main", "INPUT_FETCH-DEPTH=1", "INPUT_TOKEN=hunter2")
-	if got.code != 0 || !strings.Contains(got.stdout, "::add-mask::hunter2") || !strings.Contains(got.stdout, "fetch-depth 1 is ignored") {
+	if got.code != 0 || !strings.Contains(got.stdout, "::add-mask::hunter2") ||
+		!strings.Contains(got.stdout, "fetch-depth 1 is ignored") {
 		t.Fatalf("main: got (%d)\n%s", got.code, got.stdout)
 	}
 	if text := must[[]byte](w)(os.ReadFile(filepath.Join(j.workspace, "a"))); string(text) != "first\n" {
 		t.Errorf("file in the workspace: got %q", text)
 	}
-	if j.out("commit") != first.String() || j.out("dir") != j.workspace || !strings.HasPrefix(j.out("session"), "ci-17-2-build-") {
+	if j.out("commit") != first.String() || j.out("dir") != j.workspace ||
+		!strings.HasPrefix(j.out("session"), "ci-17-2-build-") {
 		t.Errorf("outputs: got commit %q, dir %q, session %q", j.out("commit"), j.out("dir"), j.out("session"))
 	}
 	w.check(os.WriteFile(filepath.Join(j.workspace, "made"), nil, 0o644))
@@ -111,7 +116,8 @@ func TestCheckoutAction(t *testing.T) {
 		t.Errorf("sessions after the job:\n%s\nwant %s", list, j.out("session"))
 	}
 
-	// The next run on the same runner is clean, although a step of it fails and leaves a process behind. Its changes are not kept.
+	// The next run on the same runner is clean, although a step of it fails and leaves a process behind. Its changes are
+	// not kept.
 	next := w.newJob(url, "team/app.git", second.String())
 	next.workspace = j.workspace
 	next.env = append(next.env, "GITHUB_WORKSPACE="+j.workspace, "GITHUB_RUN_ID=18", "INPUT_KEEP=false", "INPUT_PATH=sub")
@@ -137,14 +143,16 @@ func TestCheckoutAction(t *testing.T) {
 
 	// A read-only checkout of a branch of another repository.
 	other := w.newJob(url, "team/other.git", first.String())
-	if got := other.run("main", "INPUT_REPOSITORY=team/app.git", "INPUT_REF=main", "INPUT_READ-ONLY=true"); got.code != 0 || other.out("commit") != second.String() {
+	if got := other.run("main", "INPUT_REPOSITORY=team/app.git", "INPUT_REF=main",
+		"INPUT_READ-ONLY=true"); got.code != 0 || other.out("commit") != second.String() {
 		t.Errorf("checkout of another repository: got (%d) commit %s\n%s", got.code, other.out("commit"), got.stdout)
 	}
 	if got := other.run("post"); got.code != 0 {
 		t.Errorf("post after a read-only checkout: got (%d)\n%s", got.code, got.stdout)
 	}
 
-	for _, bad := range [][]string{{"INPUT_REPOSITORY=team/none.git"}, {"INPUT_PATH=../out"}, {"INPUT_REPOSITORY=-x/y"}, {"INPUT_REPOSITORY=x"},
+	for _, bad := range [][]string{{"INPUT_REPOSITORY=team/none.git"}, {"INPUT_PATH=../out"}, {"INPUT_REPOSITORY=-x/y"},
+		{"INPUT_REPOSITORY=x"},
 		{"INPUT_PROGRAM=artifactfs-none"}, {"INPUT_REF=no-such-branch"}} {
 		failed := w.newJob(url, "team/app.git", first.String())
 		if got := failed.run("main", bad...); got.code == 0 || !strings.Contains(got.stdout, "::error title=") {
@@ -156,7 +164,8 @@ func TestCheckoutAction(t *testing.T) {
 	}
 }
 
-// devBox runs a script as the tooling of dev containers would: in a container with a copy of the feature, where it is root.
+// devBox runs a script as the tooling of dev containers would: in a container with a copy of the feature, where it is
+// root.
 const devBox = `
 exec unshare --mount --pid --fork --kill-child --propagation private sh -euc '
 feature=$1 program=$2 script=$3

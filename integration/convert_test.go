@@ -42,9 +42,11 @@ func newFiltered(t *testing.T) *filtered {
 		t.Fatal(err)
 	}
 	for _, entry := range [][2]string{
-		{"lfs.url", x.lfs.URL()}, {"filter.lfs.process", "git-lfs filter-process"}, {"filter.lfs.smudge", "git-lfs smudge -- %f"},
+		{"lfs.url", x.lfs.URL()}, {"filter.lfs.process", "git-lfs filter-process"},
+		{"filter.lfs.smudge", "git-lfs smudge -- %f"},
 		{"filter.lfs.clean", "git-lfs clean -- %f"}, {"filter.lfs.required", "true"},
-		{"filter.rot13.process", filepath.Join(base, "rot13filter") + " -delay -trace " + x.trace}, {"filter.rot13.required", "true"},
+		{"filter.rot13.process", filepath.Join(base, "rot13filter") + " -delay -trace " + x.trace},
+		{"filter.rot13.required", "true"},
 		{"filter.upper.smudge", "tr a-z A-Z"}, {"filter.upper.clean", "tr A-Z a-z"},
 		{"filter.path.smudge", `printf '%%s\n' %f; cat`}, {"filter.path.clean", "tail -n +2"},
 		{"filter.header.smudge", "cat a-header -"}, {"filter.header.clean", "tail -n +2"},
@@ -62,7 +64,8 @@ func (x *filtered) git(dir string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = append(gittest.Env(), append(x.env, "GIT_AUTHOR_DATE=1700000000 +0000", "GIT_COMMITTER_DATE=1700000000 +0000")...)
+	cmd.Env = append(gittest.Env(), append(x.env, "GIT_AUTHOR_DATE=1700000000 +0000",
+		"GIT_COMMITTER_DATE=1700000000 +0000")...)
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -88,10 +91,13 @@ func (x *filtered) files() map[string]gittest.File {
 			"*.rot filter=rot13\n*.rotid filter=rot13 ident working-tree-encoding=UTF-16BE\n*.bin filter=lfs diff=lfs merge=lfs -text\n*.none filter=unknown\n*.fails filter=fails\n*.head filter=header\n" +
 			"*.jp working-tree-encoding=ISO-2022-JP\n*.bogus working-tree-encoding=bogus\n*.idle filter=idle\n")},
 		"a-header": {Data: []byte("the header\n")}, "empty.u16": {}, "empty.rot": {}, "empty.up": {},
-		"b.bat": {Data: []byte(plain)}, "b.id": {Data: []byte(text)}, "b.auto": {Data: []byte(text)}, "b.u16": {Data: []byte(text)}, "b.u16n": {Data: []byte(text)},
+		"b.bat": {Data: []byte(plain)}, "b.id": {Data: []byte(text)}, "b.auto": {Data: []byte(text)},
+		"b.u16": {Data: []byte(text)}, "b.u16n": {Data: []byte(text)},
 		"b.sj": {Data: []byte("\u65e5\u672c\u8a9e\n")}, "b.l1": {Data: []byte("h\u00e9\n")},
-		"b.up": {Data: []byte(plain)}, "d/it's a.path": {Data: []byte(plain)}, "b.none": {Data: []byte(text)}, "b.fails": {Data: []byte(text)},
-		"b.head": {Data: []byte(plain)}, "b.rotid": {Data: []byte(text)}, "link.bin": {Data: []byte("b.bat"), Mode: "120000"},
+		"b.up": {Data: []byte(plain)}, "d/it's a.path": {Data: []byte(plain)}, "b.none": {Data: []byte(text)},
+		"b.fails": {Data: []byte(text)},
+		"b.head":  {Data: []byte(plain)}, "b.rotid": {Data: []byte(text)},
+		"link.bin":  {Data: []byte("b.bat"), Mode: "120000"},
 		"large.rot": {Data: bytes.Repeat([]byte("large contents go through a file\n"), 100_000)},
 		"large.bin": {Data: x.lfs.Add(bytes.Repeat([]byte("0123456789"), 400_000))},
 	}
@@ -106,8 +112,10 @@ func (x *filtered) files() map[string]gittest.File {
 // oneWay are files that git checks out with contents that it would convert to another blob when they are added.
 func (x *filtered) oneWay() map[string]gittest.File {
 	return map[string]gittest.File{
-		"no.sj": {Data: []byte("h\u00e9\n")}, "no.l1": {Data: []byte("\u65e5\n")}, "no.u16": {Data: []byte("\xff\n")}, "no.bin": {Data: []byte("no pointer\n")},
-		"cr.bat": {Data: []byte("a\r\nb\n")}, "no.jp": {Data: []byte("\u65e5\u672c\u8a9e")}, "no.bogus": {Data: []byte("h\u00e9\n")}, "no.idle": {Data: []byte("h\u00e9\n")},
+		"no.sj": {Data: []byte("h\u00e9\n")}, "no.l1": {Data: []byte("\u65e5\n")}, "no.u16": {Data: []byte("\xff\n")},
+		"no.bin": {Data: []byte("no pointer\n")},
+		"cr.bat": {Data: []byte("a\r\nb\n")}, "no.jp": {Data: []byte("\u65e5\u672c\u8a9e")},
+		"no.bogus": {Data: []byte("h\u00e9\n")}, "no.idle": {Data: []byte("h\u00e9\n")},
 	}
 }
 
@@ -136,7 +144,8 @@ func TestConvertedLikeCheckout(t *testing.T) {
 			x.compareTrees(m.Dir, clone)
 			x.clean(m)
 			for path := range listTree(x.world, clone) {
-				if err := os.Chtimes(m.path(path), time.Unix(1_700_000_000, 0), time.Unix(1_700_000_000, 0)); err != nil && filepath.Ext(path) != ".bin" {
+				if err := os.Chtimes(m.path(path), time.Unix(1_700_000_000, 0), time.Unix(1_700_000_000, 0)); err != nil &&
+					filepath.Ext(path) != ".bin" {
 					t.Fatal(err)
 				}
 			}
@@ -165,7 +174,8 @@ func (x *filtered) sameCommit(m mounted, clone string) {
 	fresh := []byte("new large content")
 	for _, dir := range []string{m.Dir, clone} {
 		for path, content := range map[string]string{
-			"b.bat": "new\r\nlines\r\n", "b.id": "$Id: 1234 $\n", "b.u16": "\xff\xfea\x00\r\x00\n\x00", "b.up": "UPPER\n", "new.rot": "uryyb\n", "bin/3.bin": string(fresh), "b.sj": "\x93\xfa\n",
+			"b.bat": "new\r\nlines\r\n", "b.id": "$Id: 1234 $\n", "b.u16": "\xff\xfea\x00\r\x00\n\x00", "b.up": "UPPER\n",
+			"new.rot": "uryyb\n", "bin/3.bin": string(fresh), "b.sj": "\x93\xfa\n",
 		} {
 			if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o644); err != nil {
 				x.Fatal(err)
@@ -185,8 +195,8 @@ func (x *filtered) sameCommit(m mounted, clone string) {
 	}
 }
 
-// TestFiltersAreLazy: a file is smudged when it is first read, once for all mounts if the driver is git-lfs and once for each mount
-// otherwise, and in a batch with others where that is possible.
+// TestFiltersAreLazy: a file is smudged when it is first read, once for all mounts if the driver is git-lfs and once
+// for each mount otherwise, and in a batch with others where that is possible.
 func TestFiltersAreLazy(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("lazy.git", object.SHA1)
@@ -213,7 +223,8 @@ func TestFiltersAreLazy(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				content := fmt.Sprintf("content %d\n", i)
-				for path, want := range map[string]string{fmt.Sprintf("%d.bin", i): content, fmt.Sprintf("%d.rot", i): strings.ReplaceAll(content, "content", "pbagrag")} {
+				for path, want := range map[string]string{fmt.Sprintf("%d.bin", i): content,
+					fmt.Sprintf("%d.rot", i): strings.ReplaceAll(content, "content", "pbagrag")} {
 					if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
 						t.Errorf("read %s: got %q (%v), want %q", path, got, err, want)
 					}
@@ -245,13 +256,15 @@ func TestFiltersAreLazy(t *testing.T) {
 	readAll(again.Dir)
 	now, _ := os.ReadFile(x.trace)
 	if smudged := bytes.Count(now[len(trace):], []byte("smudge ")); x.lfs.Stats() != st || smudged < n {
-		t.Errorf("second mount: got git-lfs requests %+v, want none, and %d smudged by the other driver, want at least %d", x.lfs.Stats(), smudged, n)
+		t.Errorf("second mount: got git-lfs requests %+v, want none, and %d smudged by the other driver, want at least %d",
+			x.lfs.Stats(), smudged, n)
 	}
 	x.unmount(again)
 	x.unmount(m)
 }
 
-// TestWalkThroughFilters: when a process reads one file after the other, the next files are downloaded in the same batch.
+// TestWalkThroughFilters: when a process reads one file after the other, the next files are downloaded in the same
+// batch.
 func TestWalkThroughFilters(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("walk.git", object.SHA1)
@@ -264,7 +277,8 @@ func TestWalkThroughFilters(t *testing.T) {
 	m := x.mount(x.serve(gittest.ServerOptions{}).URL("walk.git"), "--wait", "git", "--prefetch", "none")
 	start := time.Now()
 	for i := range n {
-		if got, err := os.ReadFile(m.path(fmt.Sprintf("d/%03d.bin", i))); err != nil || string(got) != fmt.Sprintf("content %d\n", i) {
+		if got, err := os.ReadFile(m.path(fmt.Sprintf("d/%03d.bin", i))); err != nil ||
+			string(got) != fmt.Sprintf("content %d\n", i) {
 			t.Errorf("read of d/%03d.bin: got %q (%v), want its filtered content", i, got, err)
 		}
 	}
@@ -282,7 +296,8 @@ func TestFiltersThatFail(t *testing.T) {
 	content := []byte("large\n")
 	x.commit(r, map[string]gittest.File{
 		".gitattributes": {Data: []byte("*.bin filter=lfs -text\n*.idle filter=idle text=auto\n*.fails filter=fails text eol=crlf\n*.enc working-tree-encoding\n")},
-		"a.bin":          {Data: x.lfs.Add(content)}, "a.idle": {Data: content}, "a.fails": {Data: content}, "a.enc": {Data: content}, "a.txt": {Data: content},
+		"a.bin":          {Data: x.lfs.Add(content)}, "a.idle": {Data: content}, "a.fails": {Data: content},
+		"a.enc": {Data: content}, "a.txt": {Data: content},
 	})
 	m := x.mount(x.serve(gittest.ServerOptions{}).URL("fail.git"), "--wait", "git", "--prefetch", "none")
 	x.lfs.Down(true)
@@ -293,7 +308,8 @@ func TestFiltersThatFail(t *testing.T) {
 	}
 	for name, want := range map[string]string{"a.fails": "large\r\n", "a.txt": "large\n"} {
 		got, err := os.ReadFile(m.path(name))
-		if info, statErr := os.Stat(m.path(name)); err != nil || statErr != nil || string(got) != want || info.Size() != int64(len(want)) {
+		if info, statErr := os.Stat(m.path(name)); err != nil || statErr != nil || string(got) != want ||
+			info.Size() != int64(len(want)) {
 			t.Errorf("read and stat %s: got %q (%v, %v), want %q and its length", name, got, err, statErr, want)
 		}
 	}
@@ -313,7 +329,8 @@ func TestOneLostObject(t *testing.T) {
 	r := x.repo("lost.git", object.SHA1)
 	files := map[string]gittest.File{
 		".gitattributes": {Data: []byte("*.bin filter=lfs -text\n")},
-		"lost.bin":       {Data: fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 10\n", 1)},
+		"lost.bin": {Data: fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 10\n",
+			1)},
 	}
 	const n = 20
 	for i := range n {
@@ -329,7 +346,8 @@ func TestOneLostObject(t *testing.T) {
 	})
 	for i := range n {
 		wg.Go(func() {
-			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.bin", i))); err != nil || string(got) != fmt.Sprintf("content %d\n", i) {
+			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.bin", i))); err != nil ||
+				string(got) != fmt.Sprintf("content %d\n", i) {
 				t.Errorf("read %d.bin: got %q (%v), want its filtered content", i, got, err)
 			}
 		})
@@ -347,7 +365,8 @@ func isErrno(err error, want syscall.Errno) bool {
 func TestFiltersReadTheirMount(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("reads.git", object.SHA1)
-	files := map[string]gittest.File{".gitattributes": {Data: []byte("*.head filter=header\n")}, "a-header": {Data: bytes.Repeat([]byte("the header\n"), 50_000)}}
+	files := map[string]gittest.File{".gitattributes": {Data: []byte("*.head filter=header\n")},
+		"a-header": {Data: bytes.Repeat([]byte("the header\n"), 50_000)}}
 	const n = 150
 	for i := range n {
 		files[fmt.Sprintf("%d.head", i)] = gittest.File{Data: fmt.Appendf(nil, "%d\n", i)}
@@ -366,13 +385,16 @@ func TestFiltersReadTheirMount(t *testing.T) {
 	wg.Wait()
 }
 
-// TestHungFilterDoesNotHoldTheMount: while a filter hangs, its reader can be interrupted, other readers are served, and unmount succeeds.
+// TestHungFilterDoesNotHoldTheMount: while a filter hangs, its reader can be interrupted, other readers are served, and
+// unmount succeeds.
 func TestHungFilterDoesNotHoldTheMount(t *testing.T) {
 	x := newFiltered(t)
-	x.git(x.root, "config", "--file", filepath.Join(x.root, "gitconfig"), "filter.hangs.smudge", "echo $$ >>"+x.root+"/pids; sleep 1000")
+	x.git(x.root, "config", "--file", filepath.Join(x.root, "gitconfig"), "filter.hangs.smudge",
+		"echo $$ >>"+x.root+"/pids; sleep 1000")
 	r := x.repo("hang.git", object.SHA1)
 	x.commit(r, map[string]gittest.File{
-		".gitattributes": {Data: []byte("*.hang filter=hangs\n")}, "a.hang": {Data: []byte("x\n")}, "a.txt": {Data: []byte("x\n")},
+		".gitattributes": {Data: []byte("*.hang filter=hangs\n")}, "a.hang": {Data: []byte("x\n")},
+		"a.txt": {Data: []byte("x\n")},
 	})
 	m := x.mount(x.serve(gittest.ServerOptions{}).URL("hang.git"), "--wait", "git")
 	cmd := exec.Command("cat", m.path("a.hang"))

@@ -27,7 +27,8 @@ import (
 // private serves a repository that accepts fetches and pushes only with the name user and the password.
 func (w *world) private(name string) (s served, r *gittest.Receiver, locked *gittest.Injection) {
 	w.Helper()
-	r = must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, name), gittest.RepoOptions{Format: object.SHA1}))
+	r = must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, name),
+		gittest.RepoOptions{Format: object.SHA1}))
 	w.commit(r.Repo, sample(name))
 	s = w.serve(gittest.ServerOptions{})
 	return s, r, s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
@@ -55,8 +56,8 @@ git ls-remote origin "refs/heads/$1"`
 
 func logsIn(branch string) string { return "set -- " + branch + "\n" + fetchAndPush }
 
-// git in a mount uses the credentials of the mount, however they were passed, also in a container, in a linked worktree and after
-// the daemon has died. The password is in no file and in no command line.
+// git in a mount uses the credentials of the mount, however they were passed, also in a container, in a linked worktree
+// and after the daemon has died. The password is in no file and in no command line.
 func TestGitLogsInAsTheMount(t *testing.T) {
 	w := newWorld(t)
 	s, r, _ := w.private("r.git")
@@ -85,9 +86,11 @@ func TestGitLogsInAsTheMount(t *testing.T) {
 		out, err := w.gitIn(m.Dir, logsIn(c.name))
 		pushed("a mount by "+c.name, c.name, out, err)
 		syscall.Kill(w.serving(), syscall.SIGKILL)
-		out, err = w.gitIn(m.Dir, "git worktree add -q --detach ../linked-"+c.name+"\ncd ../linked-"+c.name+"\n"+logsIn(c.name+"-linked"))
+		out, err = w.gitIn(m.Dir, "git worktree add -q --detach ../linked-"+c.name+"\ncd ../linked-"+c.name+"\n"+
+			logsIn(c.name+"-linked"))
 		pushed("a linked worktree of a mount by "+c.name+", after a takeover", c.name+"-linked", out, err)
-		if config, err := w.gitIn(m.Dir, "git config --list --show-origin"); err != nil || strings.Contains(config, password) {
+		if config, err := w.gitIn(m.Dir, "git config --list --show-origin"); err != nil ||
+			strings.Contains(config, password) {
 			t.Errorf("configuration of a mount by %s: %v\n%s", c.name, err, config)
 		}
 		w.unmount(m)
@@ -121,7 +124,8 @@ func TestTokenStaysWithItsHost(t *testing.T) {
 	if out := fill(s.URL("r.git")); !strings.Contains(out, "username=user\npassword="+password) {
 		t.Errorf("credential of the remote: got %q", out)
 	}
-	for _, other := range []string{"http://localhost:1/r.git", strings.Replace(s.URL("r.git"), "http:", "https:", 1), strings.Replace(s.URL("r.git"), "127.0.0.1", "127.0.0.2", 1)} {
+	for _, other := range []string{"http://localhost:1/r.git", strings.Replace(s.URL("r.git"), "http:", "https:", 1),
+		strings.Replace(s.URL("r.git"), "127.0.0.1", "127.0.0.2", 1)} {
 		if out := fill(other); strings.Contains(out, password) {
 			t.Errorf("credential of %s: got the remote's", other)
 		}
@@ -137,7 +141,8 @@ func TestTokenStaysWithItsHost(t *testing.T) {
 	letIn(t, m.gitDir())
 	w.check(os.Chmod(socket, 0o777)) // the daemon checks the user of the connection anyway
 	cmd := exec.Command(binary, "credential", "helper", m.gitDir(), "get")
-	cmd.Stdin = strings.NewReader("protocol=http\nhost=" + strings.TrimPrefix(strings.TrimSuffix(s.URL("r.git"), "/r.git"), "http://") + "\n\n")
+	cmd.Stdin = strings.NewReader("protocol=http\nhost=" + strings.TrimPrefix(strings.TrimSuffix(s.URL("r.git"), "/r.git"),
+		"http://") + "\n\n")
 	if out, err := runAsNobody(cmd); err == nil || strings.Contains(out, password) {
 		t.Errorf("credential helper run by another user: got %v, %q, want no credential", err, out)
 	}
@@ -152,14 +157,17 @@ func (w *world) rotate(s served, locked *gittest.Injection, to string) *gittest.
 // setToken replaces the token of a mount; the command reads the new one from stdin.
 func (w *world) setToken(token string, args ...string) result {
 	w.Helper()
-	return w.script(`t=$1; shift; printf '%s\n' "$t" | artifactfs credential set "$@"`, append([]string{token}, args...)...)
+	return w.script(`t=$1; shift; printf '%s\n' "$t" | artifactfs credential set "$@"`,
+		append([]string{token}, args...)...)
 }
 
-// A new token takes effect at once for all mounts that had the old one, and after the daemon has died. A refused token changes nothing.
+// A new token takes effect at once for all mounts that had the old one, and after the daemon has died. A refused token
+// changes nothing.
 func TestRotatedToken(t *testing.T) {
 	w := newWorld(t)
 	s, r, locked := w.private("r.git")
-	must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, "s.git"), gittest.RepoOptions{Format: object.SHA1}))
+	must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, "s.git"),
+		gittest.RepoOptions{Format: object.SHA1}))
 	url, files := s.URL("r.git"), sample("r.git")
 	lazy := []string{"--history", "none", "--prefetch", "none", "--wait", "git"}
 	m := w.mount(withSecret(url), append(lazy, "--session", "one", "--session-remote", s.URL("s.git"))...)
@@ -177,7 +185,8 @@ func TestRotatedToken(t *testing.T) {
 	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil {
 		t.Errorf("fetch with the old token: %s", out)
 	}
-	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "the mount continues to use the previous token")
+	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed",
+		"the mount continues to use the previous token")
 	w.refusal(w.setToken("", m.Dir), 2, "stdin was empty", "")
 	res := w.setToken("second-"+password, m.Dir)
 	if res.code != 0 || !strings.Contains(res.stdout, url+" has a new token, for 2 mounts") {
@@ -188,7 +197,8 @@ func TestRotatedToken(t *testing.T) {
 	syscall.Kill(w.serving(), syscall.SIGKILL)
 	reads(m, "with the new token, after a takeover", "d2/sub/f2")
 	out, err := w.gitIn(m.Dir, logsIn("rotated"))
-	if tip := must[map[string]object.ID](t)(r.Refs())["refs/heads/rotated"]; err != nil || !strings.Contains(out, tip.String()) {
+	if tip := must[map[string]object.ID](t)(r.Refs())["refs/heads/rotated"]; err != nil ||
+		!strings.Contains(out, tip.String()) {
 		t.Errorf("fetch and push with the new token: %v\n%s", err, out)
 	}
 	w.ok("sync", m.Dir)
@@ -199,7 +209,8 @@ func TestRotatedToken(t *testing.T) {
 	w.ok("credential", "set", m.Dir, "--token-file", file)
 	locked = w.rotate(s, locked, "third-"+password)
 	w.check(os.WriteFile(file, nil, 0o600))
-	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil || !strings.Contains(out, "token file "+file+": the file is empty") {
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil ||
+		!strings.Contains(out, "token file "+file+": the file is empty") {
 		t.Errorf("fetch with an empty token file: %v, %s", err, out)
 	}
 	r2 := w.afs("mount", asUser(url), w.place("m"), "--token-file", file)
@@ -214,7 +225,8 @@ func TestRotatedToken(t *testing.T) {
 	w.noSecret()
 }
 
-// A session remote on another host has its own token, which can be replaced. Neither host receives the token of the other.
+// A session remote on another host has its own token, which can be replaced. Neither host receives the token of the
+// other.
 func TestTokenOfTheSessionRemote(t *testing.T) {
 	w := newWorld(t)
 	s, _, _ := w.private("r.git")
@@ -223,7 +235,8 @@ func TestTokenOfTheSessionRemote(t *testing.T) {
 	file := filepath.Join(w.root, "token")
 	w.check(os.WriteFile(file, []byte("of-"+password), 0o600))
 	w.env = append(w.env, "ARTIFACTFS_TOKEN="+password)
-	m := w.mount(asUser(s.URL("r.git")), "--session", "one", "--session-remote", asUser(c.arg), "--session-token-file", file, "--wait", "git")
+	m := w.mount(asUser(s.URL("r.git")), "--session", "one", "--session-remote", asUser(c.arg), "--session-token-file",
+		file, "--wait", "git")
 	w.env = nil
 	w.sh(m.Dir, "echo 1 >work && git add work && git commit -qm 1")
 	w.ok("sync", m.Dir)
@@ -236,7 +249,8 @@ func TestTokenOfTheSessionRemote(t *testing.T) {
 	if r := w.afs("sync", m.Dir, "--timeout", "300ms"); r.code == 0 {
 		t.Errorf("sync with the old token of the session remote: %s", r)
 	}
-	if r := w.setToken("new-"+password, m.Dir, "--for-session-remote"); r.code != 0 || !strings.Contains(r.stdout, "for 1 mount") {
+	if r := w.setToken("new-"+password, m.Dir, "--for-session-remote"); r.code != 0 ||
+		!strings.Contains(r.stdout, "for 1 mount") {
 		t.Error(r)
 	}
 	syscall.Kill(w.serving(), syscall.SIGKILL)
@@ -287,7 +301,8 @@ func (g *guarded) only(t *testing.T, args []string, own string) {
 	delete(g.seen, "")
 	delete(g.seen, own)
 	if len(g.seen) > 0 {
-		t.Errorf("artifactfs %s sent %q to a host whose password is %s", strings.Join(args, " "), slices.Collect(maps.Keys(g.seen)), own)
+		t.Errorf("artifactfs %s sent %q to a host whose password is %s", strings.Join(args, " "),
+			slices.Collect(maps.Keys(g.seen)), own)
 	}
 	clear(g.seen)
 }
@@ -306,7 +321,8 @@ func TestTokensOfTwoHosts(t *testing.T) {
 	w.check(os.WriteFile(file, []byte("of-"+password), 0o600))
 	w.env = append(w.env, "ARTIFACTFS_TOKEN="+password)
 	flags := func(name string) []string {
-		return []string{"--session", name, "--session-remote", first.url, "--session-token-file", file, "--wait", "git", "--checkpoint", "off"}
+		return []string{"--session", name, "--session-remote", first.url, "--session-token-file", file, "--wait", "git",
+			"--checkpoint", "off"}
 	}
 	one := w.bare(source.url, flags("one")...)
 	two := w.bare(source.url, append(flags("two"), "--ref", old)...)
@@ -323,14 +339,16 @@ func TestTokensOfTwoHosts(t *testing.T) {
 		code int
 		args []string
 	}{
-		{0, []string{"session", "compare", "one", "two"}}, // reads the history between the two commits from the mounted remote
+		// reads the history between the two commits from the mounted remote
+		{0, []string{"session", "compare", "one", "two"}},
 		{0, []string{"session", "diff", "one@", "two@"}},
 		{0, []string{"session", "annotate", "-C", "one", "-m", "text"}},
 		{0, []string{"session", "annotations", "-C", "one"}},
 		{0, []string{"session", "cache", "put", "-C", "one", "key", file}},
 		{0, []string{"session", "review", "request", "-C", "one", "--for", "merge"}},
 		{0, []string{"session", "review", "request", "-C", "one", "--for", "promote"}},
-		{control.ExitRemote, []string{"session", "review", "request", "-C", "one", "--for", "promote", "--to", other.url + ":main"}},
+		{control.ExitRemote, []string{"session", "review", "request", "-C", "one", "--for", "promote", "--to",
+			other.url + ":main"}},
 		{0, []string{"session", "review", "list", "-C", "one"}},
 		{0, []string{"session", "promote", "-C", "one", "--to", ":copy"}},
 		{control.ExitRemote, []string{"session", "promote", "-C", "one", "--to", other.url + ":copy"}},
@@ -354,8 +372,8 @@ func TestTokensOfTwoHosts(t *testing.T) {
 	w.noSecret()
 }
 
-// Credentials in the environment of the mount command are used for that mount, although a daemon without them already runs, and
-// git in the mount needs no such environment. They are on no disk and not in the environment of the daemon.
+// Credentials in the environment of the mount command are used for that mount, although a daemon without them already
+// runs, and git in the mount needs no such environment. They are on no disk and not in the environment of the daemon.
 func TestCallersEnvironmentCounts(t *testing.T) {
 	w := newWorld(t)
 	s, r, _ := w.private("r.git")
@@ -363,7 +381,8 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 	askpass := filepath.Join(w.root, "askpass")
 	w.check(writeProgram(askpass, []byte("#!/bin/sh\ncase $1 in Username*) echo user;; *) echo \"$CI_WORD\";; esac\n")))
 	sshRoot := filepath.Join(w.root, "ssh")
-	shared := must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(sshRoot, "k.git"), gittest.RepoOptions{Format: object.SHA1}))
+	shared := must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(sshRoot, "k.git"),
+		gittest.RepoOptions{Format: object.SHA1}))
 	w.commit(shared.Repo, sample("k.git"))
 	ssh, command, err := gittest.ServeSSH(gittest.ServerOptions{Root: sshRoot})
 	w.check(err)
@@ -375,9 +394,11 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 		env       []string // of the mount command alone
 		git       []string // of git in the mount
 	}{
-		{"header", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", header}, nil}, // starts the daemon
+		// starts the daemon
+		{"header", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", header}, nil},
 		{"askpass", url, []string{"GIT_ASKPASS=" + askpass, "CI_WORD=" + password}, nil},
-		{"helper", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=credential.helper", `GIT_CONFIG_VALUE_0=!f() { echo username=user; echo "password=$CI_TOKEN"; }; f`, "CI_TOKEN=" + password}, nil},
+		{"helper", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=credential.helper",
+			`GIT_CONFIG_VALUE_0=!f() { echo username=user; echo "password=$CI_TOKEN"; }; f`, "CI_TOKEN=" + password}, nil},
 		{"ssh", ssh.URL("k.git"), []string{"GIT_SSH_COMMAND=" + command}, []string{"GIT_SSH_COMMAND=" + command}},
 	} {
 		w.env = c.env
@@ -392,25 +413,28 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 			t.Errorf("%s: read %s: %v", c.name, path, err)
 		}
 		out, err := w.gitIn(m.Dir, logsIn(c.name), c.git...)
-		if tip := must[map[string]object.ID](t)(where.Refs())["refs/heads/"+c.name]; err != nil || !strings.Contains(out, tip.String()) {
+		if tip := must[map[string]object.ID](t)(where.Refs())["refs/heads/"+c.name]; err != nil ||
+			!strings.Contains(out, tip.String()) {
 			t.Errorf("%s: fetch and push: %v\n%s", c.name, err, out)
 		}
 		w.unmount(m)
 		for _, pid := range daemonsBelow(w.root) {
-			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); strings.Contains(string(env), password) || strings.Contains(string(env), "Authorization") {
+			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); strings.Contains(string(env), password) ||
+				strings.Contains(string(env), "Authorization") {
 				t.Errorf("%s: the environment of process %d contains a credential", c.name, pid)
 			}
 		}
 	}
 	w.env = []string{"GIT_CONFIG_COUNT=0"}
-	if res := w.afs("mount", url, w.place("m")); res.code != 3 { // the environment of one mount command does not count for another mount
+	// the environment of one mount command does not count for another mount
+	if res := w.afs("mount", url, w.place("m")); res.code != 3 {
 		t.Errorf("mount without credentials: %s", res)
 	}
 	w.noSecret()
 }
 
-// Submodules on the same host, with a relative or an absolute URL, use the credentials of the mount around them, and its new token
-// when that is replaced. Another host never receives the token.
+// Submodules on the same host, with a relative or an absolute URL, use the credentials of the mount around them, and
+// its new token when that is replaced. Another host never receives the token.
 func TestSubmodulesLogInAsTheMountAround(t *testing.T) {
 	w, server := nested(t)
 	other, heard := newWorld(t), make(chan string, 64)
@@ -426,7 +450,8 @@ func TestSubmodulesLogInAsTheMountAround(t *testing.T) {
 	}))
 	defer far.Close()
 	around := w.repo("around.git", object.SHA1)
-	outer := must[map[string]object.ID](t)((&gittest.Repo{Path: filepath.Join(w.repos, "outer.git")}).Refs())["refs/heads/main"]
+	outer :=
+		must[map[string]object.ID](t)((&gittest.Repo{Path: filepath.Join(w.repos, "outer.git")}).Refs())["refs/heads/main"]
 	w.commit(around, map[string]gittest.File{
 		"outer": {Data: []byte(outer.String()), Mode: "160000"},
 		"far":   {Data: []byte(tip.String()), Mode: "160000"},

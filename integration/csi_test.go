@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The conformance tests of the Container Storage Interface, of its authors, against the driver and a daemon with real mounts.
+// The conformance tests of the Container Storage Interface, of its authors, against the driver and a daemon with real
+// mounts.
 func TestCSISanity(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -22,13 +23,15 @@ func TestCSISanity(t *testing.T) {
 	programs := t.TempDir()
 	build := func(args ...string) {
 		t.Helper()
-		if out, err := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", programs + "/"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", programs + "/"},
+			args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("build %v: %v\n%s", args, err, out)
 		}
 	}
 	build("../cmd/artifactfs-csi")
 	// The tests are a module of their own, because they need many libraries that the program does not need.
-	tests := exec.Command("go", "build", "-buildvcs=false", "-o", programs+"/", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
+	tests := exec.Command("go", "build", "-buildvcs=false", "-o", programs+"/",
+		"github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
 	tests.Dir = "../container/csi/sanity"
 	if out, err := tests.CombinedOutput(); err != nil {
 		t.Fatalf("build csi-sanity: %v\n%s", err, out)
@@ -39,7 +42,8 @@ func TestCSISanity(t *testing.T) {
 		_, err := control.Dial(t.Context(), control.DaemonSocket(w.state))
 		return err == nil
 	})
-	driver := exec.Command(filepath.Join(programs, "artifactfs-csi"), "--node", "n1", "--state", w.state, "--services", "node,controller",
+	driver := exec.Command(filepath.Join(programs, "artifactfs-csi"), "--node", "n1", "--state", w.state, "--services",
+		"node,controller",
 		"--csi-socket", filepath.Join(w.root, "csi.sock"), "--log-format", "console", "-v")
 	log := must[*os.File](t)(os.Create(filepath.Join(w.root, "csi.log")))
 	defer log.Close()
@@ -58,7 +62,8 @@ func TestCSISanity(t *testing.T) {
 		_, err := os.Stat(filepath.Join(w.root, "csi.sock"))
 		return err == nil
 	})
-	out, err := exec.Command(filepath.Join(programs, "csi-sanity"), "--csi.endpoint", "unix://"+filepath.Join(w.root, "csi.sock"),
+	out, err := exec.Command(filepath.Join(programs, "csi-sanity"), "--csi.endpoint",
+		"unix://"+filepath.Join(w.root, "csi.sock"),
 		"--csi.testvolumeparameters", params, "--csi.mountdir", filepath.Join(w.root, "target"),
 		"--csi.stagingdir", filepath.Join(w.root, "staging"), "--ginkgo.no-color").CombinedOutput()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// If the worker is killed while a session is discarded, also while it pushes, the session is discarded all the same: nothing of it is left
-// here or on the session remote, and it can be restored.
+// If the worker is killed while a session is discarded, also while it pushes, the session is discarded all the same:
+// nothing of it is left here or on the session remote, and it can be restored.
 func TestDiscardKilled(t *testing.T) {
 	for _, mode := range []string{"thin", "shared"} {
 		t.Run(mode, func(t *testing.T) {

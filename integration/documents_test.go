@@ -31,8 +31,8 @@ var before = map[string]string{
 	"operating.md":        "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
 }
 
-// documents are the pages whose blocks of sh are run, with the commands in them that cannot run here and why. A command is
-// named by its beginning.
+// documents are the pages whose blocks of sh are run, with the commands in them that cannot run here and why. A command
+// is named by its beginning.
 var documents = map[string]map[string]string{
 	"../README.md": {
 		"make demo": "builds and installs programs; it is run by hand and in CI",
@@ -69,10 +69,10 @@ var documents = map[string]map[string]string{
 	},
 }
 
-// The commands in the documents work: each block of sh of a page is run, in the order of the page, in one shell. A line that begins
-// with "$ " is a command and the other lines are its output; a block without such a line has commands alone. https://git.example/ is
-// a server of the test with the repositories app, web, monorepo and new, and
-// with work, which is empty.
+// The commands in the documents work: each block of sh of a page is run, in the order of the page, in one shell. A line
+// that begins with "$ " is a command and the other lines are its output; a block without such a line has commands
+// alone. https://git.example/ is a server of the test with the repositories app, web, monorepo and new, and with work,
+// which is empty.
 func TestDocumentsRun(t *testing.T) {
 	for page, skipped := range documents {
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
@@ -124,9 +124,11 @@ func shownCommands(page string) (commands []shown) {
 func runCommands(t *testing.T, page string, commands []shown, skipped map[string]string) {
 	w := newWorld(t)
 	files := map[string]gittest.File{
-		"README.md": {Data: []byte("# app\n\nfoo second\n")}, "docs/one.md": {Data: []byte("one\n")}, "docs/two.md": {Data: []byte("two\n")},
+		"README.md": {Data: []byte("# app\n\nfoo second\n")}, "docs/one.md": {Data: []byte("one\n")},
+		"docs/two.md": {Data: []byte("two\n")},
 		"src/login.c": {Data: []byte("int foo;\n")}, "main.go": {Data: []byte("package main // TODO\n")},
-		"services/api/main.go": {Data: []byte("package main // TODO\n\nfunc main() {}\n")}, "Makefile": {Data: []byte("test:\n\t@echo tested\n")},
+		"services/api/main.go": {Data: []byte("package main // TODO\n\nfunc main() {}\n")},
+		"Makefile":             {Data: []byte("test:\n\t@echo tested\n")},
 	}
 	receive := func(name string) *gittest.Repo {
 		r := w.repo(name, object.SHA1)
@@ -165,7 +167,8 @@ command:
 			}
 			failing = true
 		}
-		text := url.ReplaceAllStringFunc(c.text, func(u string) string { return s.URL(url.FindStringSubmatch(u)[1] + ".git") })
+		text := url.ReplaceAllStringFunc(c.text,
+			func(u string) string { return s.URL(url.FindStringSubmatch(u)[1] + ".git") })
 		text = strings.ReplaceAll(text, "/srv/", w.root+"/srv/")
 		text = strings.ReplaceAll(text, server.DefaultListen, listen)
 		if failing {
@@ -177,8 +180,10 @@ command:
 	cmd := exec.Command("bash", "-c", script.String())
 	cmd.Dir = home
 	cmd.Env = append(append(os.Environ(), w.env...),
-		"HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state, "ARTIFACTFS_LISTEN="+listen,
-		"GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me", "GIT_COMMITTER_EMAIL=me@example.org", "PAGER=cat")
+		"HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state,
+		"ARTIFACTFS_LISTEN="+listen,
+		"GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me",
+		"GIT_COMMITTER_EMAIL=me@example.org", "PAGER=cat")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%d of %d commands of %s:\n%s", ran, len(commands), page, out)
 	if err != nil {

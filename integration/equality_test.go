@@ -141,8 +141,8 @@ func TestConversionsEqualClone(t *testing.T) {
 	}
 }
 
-// The user's umask, core.symlinks=false, clone.defaultRemoteName and a small core.bigFileThreshold have the same effects as in a clone,
-// also for a successor and after a restart, whose processes have another umask.
+// The user's umask, core.symlinks=false, clone.defaultRemoteName and a small core.bigFileThreshold have the same
+// effects as in a clone, also for a successor and after a restart, whose processes have another umask.
 func TestSettingsEqualClone(t *testing.T) {
 	w := newWorld(t)
 	config := filepath.Join(w.root, "gitconfig")
@@ -168,10 +168,13 @@ func TestSettingsEqualClone(t *testing.T) {
 	}
 	clone, m := w.place("c"), mounted{w: w}
 	sh(w.root, `git clone -q "$@"`, url, clone)
-	check(t, json.Unmarshal([]byte(sh(w.root, `"$0" "$@"`, "--state", w.state, "mount", url, w.place("m"), "--json", "--wait", "git")), &m.MountReply))
+	check(t,
+		json.Unmarshal([]byte(sh(w.root, `"$0" "$@"`, "--state", w.state, "mount", url, w.place("m"), "--json", "--wait",
+			"git")), &m.MountReply))
 	w.compareTrees(m.Dir, clone)
 	// The link stays a link for git, although a program has replaced it by a file.
-	change := `echo c >dir/new && mv dir/new dir/link && echo new >new && git -c user.name=t -c user.email=t@t commit -q -m 1 dir/link 2>&1 &&
+	change :=
+		`echo c >dir/new && mv dir/new dir/link && echo new >new && git -c user.name=t -c user.email=t@t commit -q -m 1 dir/link 2>&1 &&
 		git add new 2>&1 && git status --short && git ls-tree HEAD dir/ && git rev-parse --abbrev-ref @{u}`
 	if got, want := sh(m.Dir, change), sh(clone, change); got != want || !strings.Contains(got, "120000 blob") {
 		t.Errorf("git in the mount: got %q, want %q", got, want)
@@ -180,7 +183,8 @@ func TestSettingsEqualClone(t *testing.T) {
 	w.ok("checkpoint", m.Dir)
 	repo := filepath.Join(w.state, "mounts", m.ID, "session.git")
 	ref := w.git(repo, "for-each-ref", "--format=%(refname)", "refs/afs/j")
-	if got, want := w.git(repo, "ls-tree", strings.TrimSpace(ref), "dir/"), w.git(m.Dir, "ls-tree", "HEAD", "dir/"); got != want {
+	if got, want := w.git(repo, "ls-tree", strings.TrimSpace(ref), "dir/"),
+		w.git(m.Dir, "ls-tree", "HEAD", "dir/"); got != want {
 		t.Errorf("checkpoint: got %q, want %q", got, want)
 	}
 	old := w.serving()
@@ -216,8 +220,8 @@ func TestTransportsEqualClone(t *testing.T) {
 	}
 }
 
-// open serves the world's repositories by a scheme. args are the options with which git clone reaches the server; the world's
-// commands reach it by their environment.
+// open serves the world's repositories by a scheme. args are the options with which git clone reaches the server; the
+// world's commands reach it by their environment.
 func (w *world) open(scheme, repo string) (url string, args []string) {
 	w.Helper()
 	o := gittest.ServerOptions{Root: w.repos}

@@ -158,7 +158,8 @@ func sample(seed string) map[string]gittest.File {
 		}
 		return b
 	}
-	files := map[string]gittest.File{"known/a": {Data: noise(500)}, "known/b": {Data: noise(70_000)}, "link": {Data: []byte("big/0"), Mode: "120000"}}
+	files := map[string]gittest.File{"known/a": {Data: noise(500)}, "known/b": {Data: noise(70_000)},
+		"link": {Data: []byte("big/0"), Mode: "120000"}}
 	for i := range 6 {
 		for j := range 6 {
 			files[fmt.Sprintf("d%d/sub/f%d", i, j)] = gittest.File{Data: noise(50 + rnd.IntN(2000))}
@@ -170,8 +171,8 @@ func sample(seed string) map[string]gittest.File {
 	return files
 }
 
-// readAll reads every file with several readers at once. Each read must return the committed contents or one of the errors,
-// in time. It returns the number of errors.
+// readAll reads every file with several readers at once. Each read must return the committed contents or one of the
+// errors, in time. It returns the number of errors.
 func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ...syscall.Errno) (failed int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -273,7 +274,8 @@ func TestFaultUnderFullRead(t *testing.T) {
 		})
 		failed := readAll(w, m.Dir, files, allowed...)
 		if failed > 0 {
-			st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
+			st := m.await("status tells of the fault",
+				func(st control.MountStatus) bool { return st.State == control.StateDegraded })
 			if st.Error == "" || strings.Contains(st.Error, password) {
 				w.Errorf("status error %q", st.Error)
 			}
@@ -347,7 +349,8 @@ func TestFaultDuringAcquisition(t *testing.T) {
 func (w *world) oneLineAndHint(r result) {
 	w.Helper()
 	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
-	if len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ") || r.stdout != "" {
+	if len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") ||
+		len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ") || r.stdout != "" {
 		w.Errorf("error is not one line, with at most one hint: %s", r)
 	}
 }
@@ -364,7 +367,8 @@ func (w *world) nothingLeft(path string) {
 	if homes, err := os.ReadDir(filepath.Join(w.state, "mounts")); len(homes) > 0 {
 		w.Errorf("left below mounts: %v, %v", homes, err)
 	}
-	w.until("no more than one daemon is left", func() bool { return len(slices.DeleteFunc(daemonsBelow(w.root), isWorker)) <= 1 })
+	w.until("no more than one daemon is left",
+		func() bool { return len(slices.DeleteFunc(daemonsBelow(w.root), isWorker)) <= 1 })
 }
 
 // waiting is a process that waits for contents.
@@ -397,13 +401,15 @@ func (w *world) interrupt(p *waiting) {
 	}
 }
 
-// While a lookup waits, the kernel blocks all other lookups of the same name uninterruptibly, so the readers that wait for the
-// same contents open them by different names.
+// While a lookup waits, the kernel blocks all other lookups of the same name uninterruptibly, so the readers that wait
+// for the same contents open them by different names.
 func TestInterruptOfAReaderThatWaits(t *testing.T) {
 	for name, c := range map[string]struct{ plain, stall gittest.Fault }{
-		"for contents":                 {gittest.Fault{Kind: gittest.NoObjectInfo}, gittest.Fault{Kind: gittest.Stall}},
-		"for sizes":                    {gittest.Fault{Kind: gittest.NoObjectInfo, Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall}},
-		"for contents of a known size": {gittest.Fault{Kind: gittest.NoObjectInfo, Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch}},
+		"for contents": {gittest.Fault{Kind: gittest.NoObjectInfo}, gittest.Fault{Kind: gittest.Stall}},
+		"for sizes": {gittest.Fault{Kind: gittest.NoObjectInfo,
+			Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall}},
+		"for contents of a known size": {gittest.Fault{Kind: gittest.NoObjectInfo,
+			Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -415,7 +421,8 @@ func TestInterruptOfAReaderThatWaits(t *testing.T) {
 			m := w.bare(s.URL("r.git"), "--wait", "git")
 			stall := s.Inject(c.stall)
 			// One reader of each kind: of the same contents, a neighbour, another directory, a symbolic link.
-			leave := []*waiting{w.start("cat", m.path("twin/a")), w.start("cat", m.path("big/2")), w.start("cat", m.path("d1/sub/f1"))}
+			leave := []*waiting{w.start("cat", m.path("twin/a")), w.start("cat", m.path("big/2")),
+				w.start("cat", m.path("d1/sub/f1"))}
 			stays := w.start("cat", m.path("twin/b"))
 			w.until("all wait", func() bool { return stall.Hits() > 0 && w.requestsWaiting(m.Dir) >= len(leave)+1 })
 			for _, p := range leave {
@@ -474,7 +481,8 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), files)
 	s := w.serve(gittest.ServerOptions{})
 	m := w.bare(s.URL("r.git"), "--wait", "git")
-	busy := s.Inject(gittest.Fault{Kind: gittest.Status, Status: 429, RetryAfter: time.Second, On: gittest.Fetch, Times: 2})
+	busy := s.Inject(gittest.Fault{Kind: gittest.Status, Status: 429, RetryAfter: time.Second,
+		On: gittest.Fetch, Times: 2})
 	start := time.Now()
 	if n := readAll(w, m.Dir, subtree(files, "d0")); n > 0 {
 		t.Errorf("%d reads failed", n)

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/torture"
 )
 
-// service starts a process in a process group of its own, as the runtime of a container does. The function end kills the group.
+// service starts a process in a process group of its own, as the runtime of a container does. The function end kills
+// the group.
 func (w *world) service(args ...string) (cmd *exec.Cmd, end func()) {
 	w.Helper()
 	cmd = exec.Command(binary, args...)

@@ -46,8 +46,8 @@ func (x *filtered) shows(when string, m mounted, want map[string]string) {
 	x.clean(m)
 }
 
-// Two mounts whose users have other environments and settings show what checkouts with these settings contain: side by side, after a
-// takeover, after all processes were killed, and when a session is mounted again with other settings.
+// Two mounts whose users have other environments and settings show what checkouts with these settings contain: side by
+// side, after a takeover, after all processes were killed, and when a session is mounted again with other settings.
 func TestFilterSettingsOfTwoMounts(t *testing.T) {
 	x := newFiltered(t)
 	config := filepath.Join(x.root, "gitconfig")
@@ -58,7 +58,8 @@ func TestFilterSettingsOfTwoMounts(t *testing.T) {
 	pointer, more := string(x.lfs.Add([]byte(large))), string(x.lfs.Add([]byte("more\n")))
 	x.commit(r, map[string]gittest.File{
 		".gitattributes": {Data: []byte("*.bin filter=lfs -text\n*.tint filter=tint\n*.up filter=upper\n")},
-		"a.bin":          {Data: []byte(pointer)}, "b.bin": {Data: []byte(more)}, "a.tint": {Data: []byte("color\n")}, "a.up": {Data: []byte("upper\n")},
+		"a.bin":          {Data: []byte(pointer)}, "b.bin": {Data: []byte(more)}, "a.tint": {Data: []byte("color\n")},
+		"a.up": {Data: []byte("upper\n")},
 	})
 	// Another user's settings: git-lfs leaves out a.bin, and there is no driver "upper".
 	other := filepath.Join(x.root, "otherconfig")
@@ -68,7 +69,8 @@ func TestFilterSettingsOfTwoMounts(t *testing.T) {
 	x.git(x.root, "config", "--file", other, "--remove-section", "filter.upper")
 	url := x.serve(gittest.ServerOptions{}).URL("two.git")
 
-	plain, skip, exclude := x.with("COLOR=red"), x.with("COLOR=blueish", "GIT_LFS_SKIP_SMUDGE=1"), x.with("COLOR=green", "GIT_CONFIG_GLOBAL="+other)
+	plain, skip, exclude := x.with("COLOR=red"), x.with("COLOR=blueish", "GIT_LFS_SKIP_SMUDGE=1"),
+		x.with("COLOR=green", "GIT_CONFIG_GLOBAL="+other)
 	red := map[string]string{"a.bin": large, "b.bin": "more\n", "a.tint": "red\n", "a.up": "UPPER\n"}
 	blue := map[string]string{"a.bin": pointer, "b.bin": more, "a.tint": "blueish\n", "a.up": "UPPER\n"}
 	green := map[string]string{"a.bin": pointer, "b.bin": "more\n", "a.tint": "green\n", "a.up": "upper\n"}
@@ -102,12 +104,13 @@ func TestFilterSettingsOfTwoMounts(t *testing.T) {
 		worlds[next].shows("with other settings", mounts[i], wants[next])
 	}
 	if st := x.lfs.Stats(); st.Downloads > 4 {
-		t.Errorf("downloads of git-lfs: got %d, want at most 2 with the usual settings and 1 for each session with others", st.Downloads)
+		t.Errorf("downloads of git-lfs: got %d, want at most 2 with the usual settings and 1 for each session with others",
+			st.Downloads)
 	}
 }
 
-// A file that an optional driver did not convert, because it failed or went on without the network, keeps its contents as long as it
-// is mounted, also in a successor. The next mount converts it.
+// A file that an optional driver did not convert, because it failed or went on without the network, keeps its contents
+// as long as it is mounted, also in a successor. The next mount converts it.
 func TestUnconvertedUntilUnmount(t *testing.T) {
 	x := newFiltered(t)
 	config := filepath.Join(x.root, "gitconfig")
@@ -143,12 +146,14 @@ func TestUnconvertedUntilUnmount(t *testing.T) {
 	x.shows("after a kill of all processes", m, converted)
 }
 
-// The configuration of git-lfs in the repository decides which files stay pointers, also if another mount has their contents.
+// The configuration of git-lfs in the repository decides which files stay pointers, also if another mount has their
+// contents.
 func TestLFSConfigOfTheTree(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("lfsconfig.git", object.SHA1)
 	pointer := string(x.lfs.Add([]byte("large contents\n")))
-	files := map[string]gittest.File{".gitattributes": {Data: []byte("*.bin filter=lfs -text\n")}, "d/a.bin": {Data: []byte(pointer)}}
+	files := map[string]gittest.File{".gitattributes": {Data: []byte("*.bin filter=lfs -text\n")},
+		"d/a.bin": {Data: []byte(pointer)}}
 	before := x.commit(r, files)
 	files[".lfsconfig"] = gittest.File{Data: []byte("[lfs]\n\tfetchexclude = d/\n")}
 	x.commit(r, files)

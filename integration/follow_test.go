@@ -41,7 +41,8 @@ func (u *upstream) push() object.ID {
 	u.round++
 	text := fmt.Appendf(nil, "round %d\n", u.round)
 	return u.w.commit(u.repo, map[string]gittest.File{
-		"README": {Data: text}, "d03/f003": {Data: text}, "tool": {Data: text, Mode: "100755"}, "gone": {Delete: u.round == 1, Data: text},
+		"README": {Data: text}, "d03/f003": {Data: text}, "tool": {Data: text, Mode: "100755"},
+		"gone":                          {Delete: u.round == 1, Data: text},
 		fmt.Sprintf("new/n%d", u.round): {Data: text},
 	})
 }
@@ -76,7 +77,8 @@ func (m mounted) isAt(u *upstream, commit object.ID) {
 	if out := m.w.git(m.Dir, "status", "--porcelain"); out != "" {
 		m.w.Errorf("git status after the mount followed the branch:\n%s", out)
 	}
-	if out, err := exec.Command("diff", "-r", "--exclude=.git", m.Dir, m.w.clone(u.URL("r.git"))).CombinedOutput(); err != nil {
+	if out, err := exec.Command("diff", "-r", "--exclude=.git", m.Dir,
+		m.w.clone(u.URL("r.git"))).CombinedOutput(); err != nil {
 		m.w.Errorf("mount and clone differ: %v\n%s", err, out)
 	}
 }
@@ -93,7 +95,8 @@ func TestFollow(t *testing.T) {
 				args = append(args, "--read-only")
 			}
 			m := w.mount(u.URL("r.git"), args...)
-			m.await("the remote was asked once", func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
+			m.await("the remote was asked once",
+				func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
 			w.wantFile(m.path("README"), "round 0\n") // now the kernel has cached it
 			w.wantFile(m.path("gone"), "gone\n")
 			if _, requests, blobs := m.refresh(u.served); requests != 1 || blobs != 0 {
@@ -102,7 +105,8 @@ func TestFollow(t *testing.T) {
 			before := w.git(m.Dir, "rev-parse", "HEAD")
 			tip := u.push()
 			reply, requests, blobs := m.refresh(u.served)
-			if !reply.Moved || reply.From != before || reply.To != tip.String() || reply.Paths != 5 || requests > 2 || blobs != 0 {
+			if !reply.Moved || reply.From != before || reply.To != tip.String() || reply.Paths != 5 ||
+				requests > 2 || blobs != 0 {
 				t.Errorf("refresh after a push: %+v, %d requests, %d contents; want a move from %s to %s, 5 paths, 2 requests, no content", reply, requests, blobs, before, tip)
 			}
 			m.isAt(u, tip)
@@ -135,7 +139,8 @@ func TestFollowWaitsForWork(t *testing.T) {
 	w := newWorld(t)
 	u := w.upstream()
 	m := w.mount(u.URL("r.git"), "--follow=main", "--follow-interval", "1h", "--prefetch", "none", "--history", "full")
-	m.await("the remote was asked once", func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
+	m.await("the remote was asked once",
+		func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
 	stays := func(why string) {
 		t.Helper()
 		before := w.git(m.Dir, "rev-parse", "HEAD")
@@ -180,8 +185,10 @@ func TestFollowWaitsForWork(t *testing.T) {
 func TestFollowByItself(t *testing.T) {
 	w := newWorld(t)
 	u := w.upstream()
-	m := w.mount(u.URL("r.git"), "--follow", "--follow-interval", "100ms", "--prefetch", "none", "--history", "full", "--read-only")
-	m.await("the remote was asked once", func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
+	m := w.mount(u.URL("r.git"), "--follow", "--follow-interval", "100ms", "--prefetch", "none", "--history", "full",
+		"--read-only")
+	m.await("the remote was asked once",
+		func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
 	stop, read := make(chan struct{}), make(chan error, 1)
 	go func() { // a reader sees one round or another
 		for {
@@ -191,7 +198,8 @@ func TestFollowByItself(t *testing.T) {
 				return
 			default:
 			}
-			if text, err := os.ReadFile(m.path("README")); err != nil || !strings.HasPrefix(string(text), "round ") || !strings.HasSuffix(string(text), "\n") {
+			if text, err := os.ReadFile(m.path("README")); err != nil || !strings.HasPrefix(string(text), "round ") ||
+				!strings.HasSuffix(string(text), "\n") {
 				read <- fmt.Errorf("read %q, %v", text, err)
 				return
 			}
@@ -225,7 +233,8 @@ func TestRefreshWithoutFollowing(t *testing.T) {
 	u.push()
 	tip := u.push()
 	r := w.afs("refresh", m.Dir)
-	if r.code != 0 || !strings.Contains(r.stdout, "2 commits ahead") || !strings.Contains(r.stderr, "hint: git merge --ff-only origin/main") {
+	if r.code != 0 || !strings.Contains(r.stdout, "2 commits ahead") ||
+		!strings.Contains(r.stderr, "hint: git merge --ff-only origin/main") {
 		t.Errorf("refresh: %s", r)
 	}
 	if got := w.git(m.Dir, "rev-parse", "origin/main"); got != tip.String() {
@@ -239,8 +248,8 @@ func TestRefreshWithoutFollowing(t *testing.T) {
 	}
 }
 
-// After a forced push, refresh states the same numbers of commits as git status in a clone, and its hints are commands that work. The name of
-// the remote is that of clone.defaultRemoteName.
+// After a forced push, refresh states the same numbers of commits as git status in a clone, and its hints are commands
+// that work. The name of the remote is that of clone.defaultRemoteName.
 func TestRefreshOfRewrittenBranch(t *testing.T) {
 	for _, name := range []string{"origin", "up"} {
 		t.Run(name, func(t *testing.T) {
@@ -253,37 +262,46 @@ func TestRefreshOfRewrittenBranch(t *testing.T) {
 			check := func(what, distance, hint string, args ...string) {
 				t.Helper()
 				r := w.afs("refresh", m.Dir)
-				if r.code != 0 || !strings.Contains(r.stdout, name+"/main is at ") || !strings.Contains(r.stdout, distance) || !strings.Contains(r.stderr, hint) {
+				if r.code != 0 || !strings.Contains(r.stdout, name+"/main is at ") || !strings.Contains(r.stdout, distance) ||
+					!strings.Contains(r.stderr, hint) {
 					t.Errorf("refresh %s: got %s, want %q and %q", what, r, distance, hint)
 				}
 				w.git(clone, "fetch", "--quiet")
 				for _, dir := range []string{m.Dir, clone} {
 					w.git(dir, args...)
 				}
-				if got, want := w.git(m.Dir, "status", "--branch", "--porcelain=v2"), w.git(clone, "status", "--branch", "--porcelain=v2"); got != want {
+				if got, want := w.git(m.Dir, "status", "--branch", "--porcelain=v2"),
+					w.git(clone, "status", "--branch", "--porcelain=v2"); got != want {
 					t.Errorf("git status %s and %v: got\n%s\nwant\n%s", what, args, got, want)
 				}
 			}
 			u.rewind()
-			check("after the branch was moved back", ", 1 commit behind", "git reset --keep "+name+"/main does the same", "reset", "--keep", name+"/main")
+			check("after the branch was moved back", ", 1 commit behind", "git reset --keep "+name+"/main does the same",
+				"reset", "--keep", name+"/main")
 			u.push()
-			check("after a new commit", ", 1 commit ahead", "git merge --ff-only "+name+"/main", "merge", "-q", "--ff-only", name+"/main")
+			check("after a new commit", ", 1 commit ahead", "git merge --ff-only "+name+"/main", "merge", "-q",
+				"--ff-only", name+"/main")
 			u.rewind()
 			u.round += 10
 			u.push()
 			u.push()
-			check("after a forced push", "; they have diverged: 1 commit and 2 commits are on one side only", "git reset --keep "+name+"/main takes that over",
+			check("after a forced push", "; they have diverged: 1 commit and 2 commits are on one side only",
+				"git reset --keep "+name+"/main takes that over",
 				"status")
-			check("once more", "; they have diverged: 1 commit and 2 commits", "git reset --keep "+name+"/main takes that over", "reset", "--keep", name+"/main")
+			check("once more", "; they have diverged: 1 commit and 2 commits", "git reset --keep "+name+"/main takes that over",
+				"reset", "--keep", name+"/main")
 			for _, dir := range []string{m.Dir, clone} {
-				w.sh(dir, "echo own >own && git add own && GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000' git commit -qm own")
+				w.sh(dir,
+					"echo own >own && git add own && GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000' git commit -qm own")
 			}
 			check("with a commit of its own", ", 1 commit behind", "git push publishes", "status")
 			u.rewind()
 			u.round += 10
 			u.push()
-			check("after a forced push beside an own commit", "they have diverged: 2 commits and 1 commit", "git pull --rebase", "status")
-			if got := w.git(m.Dir, "-c", "user.name=x", "-c", "user.email=x", "pull", "--rebase", "-q"); strings.Contains(got, "CONFLICT") {
+			check("after a forced push beside an own commit", "they have diverged: 2 commits and 1 commit",
+				"git pull --rebase", "status")
+			if got := w.git(m.Dir, "-c", "user.name=x", "-c", "user.email=x", "pull", "--rebase",
+				"-q"); strings.Contains(got, "CONFLICT") {
 				t.Errorf("git pull --rebase: got %s", got)
 			}
 			if got := w.git(m.Dir, "rev-list", "--count", name+"/main..HEAD"); got != "1" {

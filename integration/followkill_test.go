@@ -24,8 +24,8 @@ func (u *upstream) rounds(n int) object.ID {
 	return u.w.commit(u.repo, files)
 }
 
-// If the worker is killed while the mount follows the branch, its successor shows the old tree or the new one completely, and
-// continues to follow.
+// If the worker is killed while the mount follows the branch, its successor shows the old tree or the new one
+// completely, and continues to follow.
 func TestFollowKilled(t *testing.T) {
 	const files = 600
 	for _, kind := range []string{"read-only", "writable"} {
@@ -40,7 +40,8 @@ func TestFollowKilled(t *testing.T) {
 			}
 			url := u.URL("r.git")
 			m := w.mount(url, args...)
-			m.await("the remote was asked once", func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
+			m.await("the remote was asked once",
+				func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
 			// whole reads files from both ends of the tree, and compares git's view of all.
 			whole := func(when string, old, tip object.ID) {
 				t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// helpers puts the helpers where mount(8) looks for them, and a file over /etc/fstab, in a mount namespace that ends with
-// the script. The script runs in that namespace.
+// helpers puts the helpers where mount(8) looks for them, and a file over /etc/fstab, in a mount namespace that ends
+// with the script. The script runs in that namespace.
 const helpers = `
 exec unshare --mount --propagation private sh -euc '
 root=$1 AFS=$2 URL=$3; shift 3
@@ -113,8 +113,9 @@ func TestMountHelperFails(t *testing.T) {
 		"-s -o nonsense=1 -f":   {0, ""},
 		"-o ref=x,timeout=soon": {1, "invalid duration"},
 	} {
-		r := w.script(`AFS=$1 dir=$2; shift 2; ln -sf $AFS ./mount.fuse.artifactfs; exec ./mount.fuse.artifactfs http://127.0.0.1:1/x.git $dir "$@"`,
-			append([]string{binary, w.place("m")}, strings.Fields(args)...)...)
+		r :=
+			w.script(`AFS=$1 dir=$2; shift 2; ln -sf $AFS ./mount.fuse.artifactfs; exec ./mount.fuse.artifactfs http://127.0.0.1:1/x.git $dir "$@"`,
+				append([]string{binary, w.place("m")}, strings.Fields(args)...)...)
 		if r.code != want.code || !strings.Contains(r.stderr, want.stderr) || r.stdout != "" {
 			t.Errorf("%s: got %s, want exit code %d, nothing on stdout, and on stderr %q", args, r, want.code, want.stderr)
 		}

@@ -27,13 +27,15 @@ func (w *world) stateOn(options string) {
 	}
 }
 
-// newWorldOnSmallDisk returns a world whose state directory is on a small tmpfs, which is unmounted when the world ends.
+// newWorldOnSmallDisk returns a world whose state directory is on a small tmpfs, which is unmounted when the world
+// ends.
 func newWorldOnSmallDisk(t testing.TB, size int) *world {
 	t.Helper()
 	return newWorldOnDisk(t, fmt.Sprintf("size=%d,mode=700", size))
 }
 
-// newWorldOnDisk returns a world whose state directory is on a tmpfs with these options, which is unmounted when the world ends.
+// newWorldOnDisk returns a world whose state directory is on a tmpfs with these options, which is unmounted when the
+// world ends.
 func newWorldOnDisk(t testing.TB, options string) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -96,7 +98,8 @@ func TestDiskFull(t *testing.T) {
 	for i := range noise {
 		noise[i] = byte(rand.Uint32())
 	}
-	w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"large": {Data: noise}, "small": {Data: []byte("small\n")}, "dir/f": {Data: []byte("f\n")}})
+	w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"large": {Data: noise},
+		"small": {Data: []byte("small\n")}, "dir/f": {Data: []byte("f\n")}})
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	m := w.bare(url)
 	// All contents are fetched: errors from now on are caused by the full disk.
@@ -198,7 +201,8 @@ func TestDiskFull(t *testing.T) {
 	})
 	closed := func(how string) {
 		w.sameNames(m.path("storm"), names)
-		for name, want := range map[string][]byte{"large": noise, "before": []byte("before\n"), "small": []byte("small\n"), "storm/later-5": []byte("later\n")} {
+		for name, want := range map[string][]byte{"large": noise, "before": []byte("before\n"), "small": []byte("small\n"),
+			"storm/later-5": []byte("later\n")} {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: read %s: %v%s", how, name, err, where(got, want))
 			}
@@ -273,7 +277,8 @@ type damaged struct {
 
 func newDamaged(t *testing.T) *damaged {
 	w := newWorld(t)
-	w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"base": {Data: []byte("base\n")}, "changed": {Data: []byte("before\n")}})
+	w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"base": {Data: []byte("base\n")},
+		"changed": {Data: []byte("before\n")}})
 	d := &damaged{world: w, url: w.serve(gittest.ServerOptions{}).URL("r.git")}
 	d.m = w.bare(d.url)
 	for i := range 50 {
@@ -294,7 +299,8 @@ func (d *damaged) mountAgain(args ...string) result {
 	return d.afs(append([]string{"mount", d.url, d.m.Dir, "--history", "none", "--prefetch", "none"}, args...)...)
 }
 
-// refusedUntouched checks that mount fails with an error that contains the names, and that all files of the overlay are unchanged.
+// refusedUntouched checks that mount fails with an error that contains the names, and that all files of the overlay are
+// unchanged.
 func (d *damaged) refusedUntouched(names ...string) {
 	d.Helper()
 	before := d.contents(d.home)
@@ -307,7 +313,8 @@ func (d *damaged) refusedUntouched(names ...string) {
 			d.Errorf("mount does not name %q: %s", n, r)
 		}
 	}
-	if lines := strings.Split(strings.TrimSpace(r.stderr), "\n"); len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") {
+	if lines := strings.Split(strings.TrimSpace(r.stderr), "\n"); len(lines) > 2 ||
+		!strings.HasPrefix(lines[0], "artifactfs: ") {
 		d.Errorf("error is not one line with a hint: %s", r)
 	}
 	after := d.contents(d.home)
@@ -376,7 +383,8 @@ func TestMissingContent(t *testing.T) {
 		t.Fatal("no contents file of the overlay has the contents of the file")
 	}
 	check(t, os.Remove(gone))
-	if r := d.afs("doctor"); r.code != control.ExitFailed || !strings.Contains(r.stdout+r.stderr, "new07") && !strings.Contains(r.stdout+r.stderr, filepath.Base(gone)) {
+	if r := d.afs("doctor"); r.code != control.ExitFailed || !strings.Contains(r.stdout+r.stderr, "new07") &&
+		!strings.Contains(r.stdout+r.stderr, filepath.Base(gone)) {
 		t.Errorf("doctor of the damaged session: %s", r)
 	}
 	if r := d.mountAgain(); r.code != 0 {

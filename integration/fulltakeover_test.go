@@ -29,7 +29,8 @@ func TestTakeoverOnFullDisk(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorldOnDisk(t, c.disk)
-			w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"base": {Data: []byte("base\n")}, "changed": {Data: []byte("before\n")}})
+			w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"base": {Data: []byte("base\n")},
+				"changed": {Data: []byte("before\n")}})
 			m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
 			check2(t, os.WriteFile(m.path("changed"), []byte("after\n"), 0o644))
 			check2(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))

@@ -63,9 +63,11 @@ func (w *world) workIn(m mounted) {
 // inGit describes the data that maintenance must not change: refs, owned objects, the state of the working tree.
 func (m mounted) inGit() string {
 	m.w.Helper()
-	own := strings.Split(m.w.git(m.Dir, "rev-list", "--objects", "--all", "--reflog", "--indexed-objects", "--not", "--remotes"), "\n")
+	own := strings.Split(m.w.git(m.Dir, "rev-list", "--objects", "--all", "--reflog", "--indexed-objects", "--not",
+		"--remotes"), "\n")
 	slices.Sort(own)
-	return m.w.git(m.Dir, "for-each-ref") + "\n" + m.w.git(m.Dir, "stash", "list", "--format=%gd %H %gs") + "\n" + strings.Join(own, "\n") + "\n" +
+	return m.w.git(m.Dir, "for-each-ref") + "\n" + m.w.git(m.Dir, "stash", "list", "--format=%gd %H %gs") + "\n" +
+		strings.Join(own, "\n") + "\n" +
 		m.w.git(m.Dir, "status", "--porcelain=v2") + "\n" + m.w.git(m.Dir, "log", "--all", "--format=%H %T %s")
 }
 
@@ -83,8 +85,10 @@ func TestTidyingUpLosesNothing(t *testing.T) {
 			w.git(m.Dir, "cat-file", "-p", "HEAD:mine.txt")
 			store := w.packsOf(w.storeGit())
 			for _, command := range []string{
-				"fsck", "gc", "repack -d", "repack -a -d", "repack -a -d -l", "prune", "prune --expire=now", "pack-refs --all", "commit-graph write --reachable",
-				"reflog expire --expire=never --all", "maintenance run", "maintenance run --task=commit-graph --task=loose-objects --task=incremental-repack",
+				"fsck", "gc", "repack -d", "repack -a -d", "repack -a -d -l", "prune", "prune --expire=now", "pack-refs --all",
+				"commit-graph write --reachable",
+				"reflog expire --expire=never --all", "maintenance run",
+				"maintenance run --task=commit-graph --task=loose-objects --task=incremental-repack",
 				"multi-pack-index write", "gc --prune=now --aggressive", "fsck --full",
 			} {
 				args := strings.Fields(command)
@@ -176,7 +180,8 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 		t.Errorf("got %d packs in one directory", most)
 	}
 	t.Logf("at most %d packs in one directory", most)
-	w.until("packs are joined", func() bool { return len(w.packsOf(w.storeGit())) <= 12 && len(w.packsOf(m.gitDir())) <= 12 })
+	w.until("packs are joined",
+		func() bool { return len(w.packsOf(w.storeGit())) <= 12 && len(w.packsOf(m.gitDir())) <= 12 })
 	if out := w.git(m.Dir, "fsck", "--no-progress", "--no-dangling"); out != "" {
 		t.Errorf("git fsck: %s", out)
 	}
@@ -184,7 +189,8 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 		t.Errorf("git lists %d objects, the remote has %d", len(got), len(want))
 	}
 	for name, f := range old { // all old versions can still be read
-		if got := w.git(m.Dir, "-c", "remote.artifactfs.promisor=false", "cat-file", "-p", first.String()+":"+name); got != strings.TrimSpace(string(f.Data)) {
+		if got := w.git(m.Dir, "-c", "remote.artifactfs.promisor=false", "cat-file", "-p",
+			first.String()+":"+name); got != strings.TrimSpace(string(f.Data)) {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
@@ -201,8 +207,10 @@ func TestNothingRepacksBehindACommand(t *testing.T) {
 	must[object.ID](w)(r.Commit("main", map[string]gittest.File{"upstream.txt": {Data: []byte("up\n")}}, "Upstream"))
 	trace := w.place("trace")
 	for _, command := range []string{
-		"fetch --quiet", "commit --quiet --allow-empty --message empty", "merge --quiet --no-edit origin/main", "rebase --quiet --force-rebase HEAD~1",
-		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto", "cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase origin main", "stash drop --quiet",
+		"fetch --quiet", "commit --quiet --allow-empty --message empty", "merge --quiet --no-edit origin/main",
+		"rebase --quiet --force-rebase HEAD~1",
+		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto",
+		"cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase origin main", "stash drop --quiet",
 	} {
 		cmd := exec.Command("git", append([]string{"-C", m.Dir}, strings.Fields(command)...)...)
 		cmd.Env = append(os.Environ(), "GIT_TRACE2_EVENT="+trace)
@@ -236,7 +244,8 @@ func TestNothingRepacksBehindACommand(t *testing.T) {
 	}
 }
 
-// Files of a commit that was made in the mount are shown without a request to the remote, whether the objects are loose or packed.
+// Files of a commit that was made in the mount are shown without a request to the remote, whether the objects are loose
+// or packed.
 func TestLocalCommitIsShownWithoutTheRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -62,7 +62,8 @@ func fixtureFiles(f object.Format, sub object.ID) map[string]gittest.File {
 		"ident/x.id":       {Data: []byte("$Id$\nident\n")},
 		"keep.o":           {Data: []byte("tracked though it looks ignored\n")},
 	}
-	for _, name := range []string{"sp ace", "tab\there", "ünï", "日本語.txt", "-dash", "star*", "quo\"te", "new\nline", "back\\slash", "latin1-\xe9"} {
+	for _, name := range []string{"sp ace", "tab\there", "ünï", "日本語.txt", "-dash", "star*", "quo\"te", "new\nline",
+		"back\\slash", "latin1-\xe9"} {
 		files["odd/"+name] = gittest.File{Data: []byte("odd " + name + "\n")}
 	}
 	for d := range 12 {
@@ -80,7 +81,8 @@ func fixtureFiles(f object.Format, sub object.ID) map[string]gittest.File {
 		files[path] = gittest.File{Data: []byte(lines(10, path))}
 	}
 	for n := range 5 {
-		files[fmt.Sprintf("assets/i%d.png", n)] = gittest.File{Data: []byte(strings.Repeat(fmt.Sprintf("\x89PNG\x00%d", n), 300))}
+		files[fmt.Sprintf("assets/i%d.png", n)] =
+			gittest.File{Data: []byte(strings.Repeat(fmt.Sprintf("\x89PNG\x00%d", n), 300))}
 	}
 	return files
 }
@@ -138,7 +140,8 @@ func newGitFixture(w *world, f object.Format) *gitFixture {
 	w.Helper()
 	r := w.repo("fixture.git", f)
 	sub := w.repo("sub.git", f)
-	subTip := w.commit(sub, map[string]gittest.File{"in-sub.txt": {Data: []byte("in the submodule\n")}, "dir/more": {Data: []byte("more\n")}})
+	subTip := w.commit(sub, map[string]gittest.File{"in-sub.txt": {Data: []byte("in the submodule\n")},
+		"dir/more": {Data: []byte("more\n")}})
 	w.commit(r, fixtureFiles(f, subTip))
 	hot := lines(40, "src/m00/f00.c")
 	for i := range 24 {
@@ -174,13 +177,14 @@ func (w *world) gitFixture(r *gittest.Repo) *gitFixture {
 	x.server.Inject(gittest.Fault{Kind: gittest.NoObjectInfo, On: gittest.Capabilities})
 	config := filepath.Join(w.root, "gitconfig")
 	w.check(os.WriteFile(config, []byte(userConfig), 0o644))
-	x.env = []string{"PATH=" + gitPath(), "GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "LC_ALL=C", "GIT_PAGER=cat", "GIT_EDITOR=true", "GIT_PROGRESS_DELAY=3600"}
+	x.env = []string{"PATH=" + gitPath(), "GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0",
+		"LC_ALL=C", "GIT_PAGER=cat", "GIT_EDITOR=true", "GIT_PROGRESS_DELAY=3600"}
 	w.git(w.root, "clone", "-q", x.server.URL(filepath.Base(r.Path)), filepath.Join(x.template, "tree"))
 	return x
 }
 
-// userConfig is the global configuration of both sides. It turns off automatic maintenance: a mount never runs it, and a clone that
-// did so in the middle of a test would expire its reflog, whose dates are old.
+// userConfig is the global configuration of both sides. It turns off automatic maintenance: a mount never runs it, and
+// a clone that did so in the middle of a test would expire its reflog, whose dates are old.
 const userConfig = `[user]
 	name = A U Thor
 	email = author@example.com

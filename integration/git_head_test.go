@@ -64,7 +64,8 @@ func (x *gitFixture) newPair(t testing.TB, s scenario) *pair {
 	return p
 }
 
-// facesOf returns the attributes of all files of a working tree, which must stay when git writes no files. The git directory is left out.
+// facesOf returns the attributes of all files of a working tree, which must stay when git writes no files. The git
+// directory is left out.
 func facesOf(t testing.TB, g *gitSide) map[string]face {
 	t.Helper()
 	all := (&world{TB: t}).faces(g.top())
@@ -76,8 +77,8 @@ func facesOf(t testing.TB, g *gitSide) map[string]face {
 	return all
 }
 
-// When a git command moves HEAD without writing files, no file of the mount changes its contents, times or inode number,
-// and git status and diff report the same differences as in a clone.
+// When a git command moves HEAD without writing files, no file of the mount changes its contents, times or inode
+// number, and git status and diff report the same differences as in a clone.
 func TestMovingHeadChangesNoFile(t *testing.T) {
 	t.Parallel()
 	for _, f := range formats {
@@ -125,7 +126,8 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 				}
 			}
 			// A command that writes files writes the same files as in a clone.
-			for i, line := range []string{"git reset -q --hard origin/main", "git checkout -q topic", "git reset -q --hard origin/far", "git checkout -q -B main origin/main"} {
+			for i, line := range []string{"git reset -q --hard origin/main", "git checkout -q topic",
+				"git reset -q --hard origin/far", "git checkout -q -B main origin/main"} {
 				contents := fileContents(t, p.mount.top())
 				faces, clone := facesOf(t, p.mount), facesOf(t, p.clone)
 				if err := p.same(1000+10*i, line, "git status --short --branch"); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// The monitor test makes the same random changes on both sides and runs git status after each step. Git relies on the daemon's list of
-// changed paths, so git status is wrong for a file whose change the daemon did not report.
+// The monitor test makes the same random changes on both sides and runs git status after each step. Git relies on the
+// daemon's list of changed paths, so git status is wrong for a file whose change the daemon did not report.
 
 var monitorSteps = envInt("AFS_MONITOR_STEPS", 320)
 
@@ -98,10 +98,12 @@ func (e *edits) next() (string, func(side int, top string) error) {
 		}
 	case 5:
 		return "touch " + file, func(_ int, top string) error {
-			return unix.UtimesNanoAt(unix.AT_FDCWD, at(top, file), []unix.Timespec{{Sec: 1_740_000_000 + int64(n)}, {Sec: 1_740_000_000 + int64(n)}}, unix.AT_SYMLINK_NOFOLLOW)
+			return unix.UtimesNanoAt(unix.AT_FDCWD, at(top, file),
+				[]unix.Timespec{{Sec: 1_740_000_000 + int64(n)}, {Sec: 1_740_000_000 + int64(n)}}, unix.AT_SYMLINK_NOFOLLOW)
 		}
 	case 6:
-		return "chmod " + file, func(_ int, top string) error { return unix.Chmod(at(top, file), []uint32{0o644, 0o755}[n%2]) }
+		return "chmod " + file,
+			func(_ int, top string) error { return unix.Chmod(at(top, file), []uint32{0o644, 0o755}[n%2]) }
 	case 7:
 		return "remove " + file, func(_ int, top string) error { return os.Remove(at(top, file)) }
 	case 8:
@@ -188,15 +190,18 @@ func (e *edits) one() error {
 	return nil
 }
 
-// look compares the output of git commands. Now and then git scans all files, as it does without the file system monitor.
+// look compares the output of git commands. Now and then git scans all files, as it does without the file system
+// monitor.
 func (e *edits) look(n int) error {
-	// A checkout rewrites files whose lstat has changed, for example the other names of a file that lost one hard link:
-	// in a clone the file is then a separate one, but with a monitor, which reports changed contents only, the file stays linked.
+	// A checkout rewrites files whose lstat has changed, for example the other names of a file that lost one hard link: in
+	// a clone the file is then a separate one, but with a monitor, which reports changed contents only, the file stays
+	// linked.
 	const unlinked = `find . -path ./.git -prune -o -type f -links +1 -exec sh -c 'cp -p "$1" "$1.own" && mv "$1.own" "$1"' _ {} \;`
 	lines := []string{"git status --porcelain=v2 --untracked-files=" + []string{"all", "normal", "no"}[e.rnd.IntN(3)]}
 	switch e.rnd.IntN(24) {
 	case 0:
-		lines = append(lines, "git add -A", "git commit -q -m step; git status --porcelain", "git rev-parse HEAD; git ls-tree -r -t HEAD")
+		lines = append(lines, "git add -A", "git commit -q -m step; git status --porcelain",
+			"git rev-parse HEAD; git ls-tree -r -t HEAD")
 	case 1:
 		lines = append(lines, unlinked, "git stash -q -u; git status --porcelain; git stash pop -q; git status --porcelain")
 	case 2:
@@ -205,7 +210,8 @@ func (e *edits) look(n int) error {
 		lines = append(lines, unlinked, "git reset -q --hard; git clean -fdq; git status --porcelain")
 		e.close() // so that the file is removed on both sides or on none
 	case 4:
-		lines = append(lines, "git status --porcelain --ignored", "git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain --ignored")
+		lines = append(lines, "git status --porcelain --ignored",
+			"git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain --ignored")
 	}
 	for _, line := range lines {
 		e.steps = append(e.steps, line)
@@ -271,7 +277,8 @@ func TestStatusTellsEveryChange(t *testing.T) {
 			err = e.look(n)
 		}
 		if err != nil {
-			t.Fatalf("seed %d, step %d: %v\nthe last steps:\n%s", modelSeed, n, err, strings.Join(e.steps[max(0, len(e.steps)-modelHistory):], "\n"))
+			t.Fatalf("seed %d, step %d: %v\nthe last steps:\n%s", modelSeed, n, err,
+				strings.Join(e.steps[max(0, len(e.steps)-modelHistory):], "\n"))
 		}
 	}
 	if err := p.same(monitorSteps, "git status --porcelain"); err != nil {

@@ -43,7 +43,8 @@ type pair struct {
 func (x *gitFixture) pair(s scenario) (*pair, error) {
 	n := x.made.Add(1)
 	root := filepath.Join(x.w.root, fmt.Sprintf("p%d", n))
-	p := &pair{x: x, repo: fmt.Sprintf("s%d.git", n), w: &world{root: root, state: filepath.Join(root, "state"), env: x.env}}
+	p := &pair{x: x, repo: fmt.Sprintf("s%d.git", n),
+		w: &world{root: root, state: filepath.Join(root, "state"), env: x.env}}
 	server := filepath.Join(x.w.repos, p.repo)
 	url := x.server.URL(p.repo)
 	side := func(name string) *gitSide {
@@ -90,7 +91,8 @@ func (g *gitSide) checkOut(x *gitFixture, ref string) error {
 		return err
 	}
 	return g.prepare("git config remote.origin.url "+g.url,
-		fmt.Sprintf("test ! -d .git/logs || find .git/logs -type f -exec sed -i 's#%s#%s#' {} +", x.server.URL(filepath.Base(x.repo)), g.url),
+		fmt.Sprintf("test ! -d .git/logs || find .git/logs -type f -exec sed -i 's#%s#%s#' {} +",
+			x.server.URL(filepath.Base(x.repo)), g.url),
 		"git update-index -q --refresh")
 }
 

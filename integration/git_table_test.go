@@ -62,8 +62,9 @@ func lookGit(t testing.TB) string {
 	return path
 }
 
-// figure is the limit in a cell of the table: zero, or a largest number. How many objects are fetched beside those that a scenario
-// needs depends on the order of its reads and on the load of the machine, so a figure that is not zero leaves some room.
+// figure is the limit in a cell of the table: zero, or a largest number. How many objects are fetched beside those that
+// a scenario needs depends on the order of its reads and on the load of the machine, so a figure that is not zero
+// leaves some room.
 type figure int
 
 func (f figure) String() string {
@@ -104,8 +105,8 @@ type figures [4]figure
 func (f *figures) holds(column int, c cost) bool {
 	// On a busy machine a blob that is late is requested again after 150 ms, together with its neighbours.
 	again := int(c.overload / (150 * time.Millisecond))
-	// On such a machine git also reads before the neighbours of a blob are fetched ahead, so that fewer of them are fetched: a count far
-	// below the figure does not show that the figure is too large.
+	// On such a machine git also reads before the neighbours of a blob are fetched ahead, so that fewer of them are
+	// fetched: a count far below the figure does not show that the figure is too large.
 	busy := c.overload > 50*time.Millisecond
 	holds := func(f figure, counted, again int) bool {
 		if f == 0 { // exact
@@ -147,7 +148,9 @@ func parseTable(table string) map[string]figures {
 func table(rows map[string]figures) string {
 	var b strings.Builder
 	for _, g := range gitScenarios {
-		fmt.Fprintf(&b, "\n### %s\n| scenario | requests, git %s | blobs | requests, git %s | blobs | |\n|---|---|---|---|---|---|\n", g.about, generations[0], generations[1])
+		fmt.Fprintf(&b,
+			"\n### %s\n| scenario | requests, git %s | blobs | requests, git %s | blobs | |\n|---|---|---|---|---|---|\n",
+			g.about, generations[0], generations[1])
 		for _, s := range g.scenarios {
 			f := rows[s.name]
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", s.name, f[0], f[1], f[2], f[3], s.why)
@@ -180,7 +183,8 @@ func checkTable(t *testing.T, costs [][]cost) {
 			case how != "" && exact:
 				f.renew(column, c, how == "all")
 			case !f.holds(column, c) && exact:
-				t.Errorf("%s: %d requests and %d blobs; %s says %s and %s (AFS_UPDATE=1 rewrites it)", s.name, c.requests, c.blobs, compatibility, f[2*column], f[2*column+1])
+				t.Errorf("%s: %d requests and %d blobs; %s says %s and %s (AFS_UPDATE=1 rewrites it)", s.name, c.requests, c.blobs,
+					compatibility, f[2*column], f[2*column+1])
 			}
 			rows[s.name] = f
 		}
@@ -189,7 +193,8 @@ func checkTable(t *testing.T, costs [][]cost) {
 	if how != "" {
 		check(t, os.WriteFile(compatibility, []byte(head+tableBegin+now+tableEnd+tail), 0o644))
 	} else if now != was {
-		t.Errorf("%s does not have one row for each scenario of the suite (AFS_UPDATE=1 rewrites it)\n%s", compatibility, lineDiff("the table", was, now))
+		t.Errorf("%s does not have one row for each scenario of the suite (AFS_UPDATE=1 rewrites it)\n%s", compatibility,
+			lineDiff("the table", was, now))
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The git suite runs the same commands in a mount and in a plain clone of the same repository, and compares their output
-// and the states of both directories afterwards. The clone is the oracle: the suite has no model of git.
+// The git suite runs the same commands in a mount and in a plain clone of the same repository, and compares their
+// output and the states of both directories afterwards. The clone is the oracle: the suite has no model of git.
 //
 // Terms: a scenario is a list of steps, a step is a line of shell; a side is one of the two working trees it runs in;
 // the state of a side is all of it that git commands show: refs, index, status, files.
@@ -55,8 +55,8 @@ type answer struct {
 	code           int
 }
 
-// step runs the n-th line of a scenario. Commits get dates by n, so that ids are the same on both sides. The shell changes to the
-// directory of the side itself: the test process must not have its working directory in a mount.
+// step runs the n-th line of a scenario. Commits get dates by n, so that ids are the same on both sides. The shell
+// changes to the directory of the side itself: the test process must not have its working directory in a mount.
 func (g *gitSide) step(n int, line string) (answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
@@ -75,7 +75,8 @@ func (g *gitSide) step(n int, line string) (answer, error) {
 	if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() < 0 {
 		return answer{}, fmt.Errorf("%s: %s: %w\n%s", g.name, line, err, &stderr)
 	}
-	return answer{line, g.normal(stdout.String()), withoutLineEnds(g.normal(stderr.String())), cmd.ProcessState.ExitCode()}, nil
+	return answer{line, g.normal(stdout.String()), withoutLineEnds(g.normal(stderr.String())),
+		cmd.ProcessState.ExitCode()}, nil
 }
 
 // withoutLineEnds removes warnings about line ends. Git prints them whenever it reads a file, also an untouched one
@@ -122,7 +123,8 @@ var aspects = []struct{ name, line string }{
 	{"refs", `git for-each-ref --format='%(refname) %(objectname) %(symref)'
 		(cd "$(git rev-parse --git-dir)" && grep -s . HEAD ORIG_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD BISECT_HEAD AUTO_MERGE)
 		git reflog show --format='%H %gs' HEAD --; true`},
-	{"status without help", "git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain=v2 --untracked-files=all --ignored"},
+	{"status without help",
+		"git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain=v2 --untracked-files=all --ignored"},
 }
 
 // state is what commands left behind, by aspect.

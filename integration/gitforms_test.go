@@ -40,8 +40,8 @@ func (w *world) overlayOver(lower string) (merged, upper string) {
 const sandboxed = `exec 2>&1; git status --short; git reset -q --hard; echo "reset $?"; git clean -qfd; cat a/f1; echo two >>a/f2
 git -c user.name=s -c user.email=s@x commit -qam sandbox; git log --format=%s; git status --short; git stash list; git branch`
 
-// git in an overlay over a mount works on the overlay, as in an overlay over a clone, and changes neither files nor refs nor the index of the
-// mount.
+// git in an overlay over a mount works on the overlay, as in an overlay over a clone, and changes neither files nor
+// refs nor the index of the mount.
 func TestGitInOverlay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which mounts overlays")
@@ -75,10 +75,12 @@ func TestGitInOverlay(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(upper, ".git", "index")); err != nil {
 			t.Errorf("index of the overlay: %v", err)
 		}
-		// A successor of the daemon answers for files that the overlay has found before, and git in the mount replaces some of them.
+		// A successor of the daemon answers for files that the overlay has found before, and git in the mount replaces some
+		// of them.
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		w.shell(lower, "sh", "-ec", "git add -A; git -c user.name=s -c user.email=s@x commit -qm below; git pack-refs --all")
-		if out := w.shell(merged, "sh", "-ec", "git log --format=%s -1; git fsck 2>&1 | grep -v dangling || true; git status --short"); out != "sandbox\n" {
+		if out := w.shell(merged, "sh", "-ec",
+			"git log --format=%s -1; git fsck 2>&1 | grep -v dangling || true; git status --short"); out != "sandbox\n" {
 			t.Errorf("git in the overlay after a commit below it: %q", out)
 		}
 	}
@@ -95,7 +97,8 @@ func TestDotGitIsADirectoryForPrograms(t *testing.T) {
 	if text, err := os.ReadFile(m.path(".git/HEAD")); err != nil || !strings.HasPrefix(string(text), "ref: ") {
 		t.Errorf(".git/HEAD: %q, %v", text, err)
 	}
-	w.shell(m.Dir, "sh", "-ec", `test -L .git; find . -maxdepth 1 -name .git -type l | grep -q .; grep -r nowhere . && exit 1; rm -rf *; git checkout -q .
+	w.shell(m.Dir, "sh", "-ec",
+		`test -L .git; find . -maxdepth 1 -name .git -type l | grep -q .; grep -r nowhere . && exit 1; rm -rf *; git checkout -q .
 chown -h "$(id -u)" .git; git status --porcelain | grep . && exit 1; cp -al .git hard; test -L hard; rm hard; cd $(mktemp -d); tar cf - -C "$OLDPWD" .git | tar xf -; test -L .git`)
 	if top := w.shell(m.Dir, "git", "rev-parse", "--show-toplevel", "--git-dir"); top != m.Dir+"\n"+m.gitDir()+"\n" {
 		t.Errorf("git rev-parse: got %q", top)
@@ -109,16 +112,19 @@ func TestGitInCopy(t *testing.T) {
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git")
 	w.shell(m.Dir, "sh", "-ec", "echo edit >edited; git add edited")
 	// The monitor knows nothing of the copy.
-	w.shell(m.Dir, "sh", "-ec", `git status >/dev/null; cp -a . ../watched; cd ../watched; name=$(git --git-dir "$1" ls-files | head -1); echo more >>"$name"
+	w.shell(m.Dir, "sh", "-ec",
+		`git status >/dev/null; cp -a . ../watched; cd ../watched; name=$(git --git-dir "$1" ls-files | head -1); echo more >>"$name"
 git --git-dir "$1" --work-tree . status --short | grep -F "$name"`, "sh", m.gitDir())
 	for name, script := range map[string]string{
 		"copy": "cp -a . ../copied", "tar": "mkdir ../copied; tar cf - . | tar xf - -C ../copied",
 	} {
 		w.shell(m.Dir, "sh", "-ec", "rm -rf ../copied; "+script)
-		cmd := exec.Command("sh", "-ec", "echo x >>edited; git add -A; git reset --hard; git -c user.name=s -c user.email=s@x commit --allow-empty -m copied")
+		cmd := exec.Command("sh", "-ec",
+			"echo x >>edited; git add -A; git reset --hard; git -c user.name=s -c user.email=s@x commit --allow-empty -m copied")
 		cmd.Dir = filepath.Join(filepath.Dir(m.Dir), "copied")
 		out, err := cmd.CombinedOutput()
-		if after := w.shell(m.Dir, "sh", "-ec", "git log --format=%s -1; git status --short; cat edited"); !strings.HasSuffix(after, "A  edited\nedit\n") {
+		if after := w.shell(m.Dir, "sh", "-ec",
+			"git log --format=%s -1; git status --short; cat edited"); !strings.HasSuffix(after, "A  edited\nedit\n") {
 			t.Errorf("%s: git in the copy: %v: %s\nthen in the mount: %s", name, err, out, after)
 		}
 	}

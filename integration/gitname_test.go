@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// If a program has removed ".git" from a mount, status and doctor say so, and the command that they print brings it back, for programs
-// that have seen that the name was gone, too.
+// If a program has removed ".git" from a mount, status and doctor say so, and the command that they print brings it
+// back, for programs that have seen that the name was gone, too.
 func TestGitNameRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -23,7 +23,8 @@ func TestGitNameRemoved(t *testing.T) {
 	clone := w.clone(url)
 	same := func(when string) {
 		t.Helper()
-		for _, args := range [][]string{{"status", "--porcelain=v2", "--branch"}, {"log", "--oneline", "-3"}, {"branch", "-a"}} {
+		for _, args := range [][]string{{"status", "--porcelain=v2", "--branch"}, {"log", "--oneline", "-3"},
+			{"branch", "-a"}} {
 			if got, want := w.git(m.Dir, args...), w.git(clone, args...); got != want {
 				t.Errorf("git %v %s: got\n%s\nwant\n%s", args, when, got, want)
 			}
@@ -33,11 +34,13 @@ func TestGitNameRemoved(t *testing.T) {
 	for name, remove := range map[string]string{"removed": "rm -rf .git", "renamed": "mv .git gone && rm gone"} {
 		w.sh(m.Dir, remove+" && ! test -e .git")
 		status := w.ok("status", m.Dir)
-		hint := regexp.MustCompile(`note +the name .git was removed, .*; run artifactfs (session restore .*) to restore it`).FindStringSubmatch(status)
+		hint :=
+			regexp.MustCompile(`note +the name .git was removed, .*; run artifactfs (session restore .*) to restore it`).FindStringSubmatch(status)
 		if hint == nil {
 			t.Fatalf("status after .git was %s: got\n%swant a note with a command", name, status)
 		}
-		if got := w.afs("doctor", "--offline"); !strings.Contains(got.stdout, "the name .git was removed") || !strings.Contains(got.stdout, hint[1]) {
+		if got := w.afs("doctor", "--offline"); !strings.Contains(got.stdout, "the name .git was removed") ||
+			!strings.Contains(got.stdout, hint[1]) {
 			t.Errorf("doctor after .git was %s: got %s, want the same command", name, got)
 		}
 		if got := w.ok(strings.Fields(hint[1])...); got != ".git restored: git finds the repository again\n" {
@@ -77,8 +80,9 @@ func TestGitNameRemoved(t *testing.T) {
 	// If files of the git directory itself are removed, as in a clone, the newest checkpoint has git's state.
 	m.checkpoint("-m", "whole again")
 	head := w.sh(m.Dir, "cat .git/HEAD && rm .git/HEAD")
-	hint := regexp.MustCompile(`note +HEAD was removed from the git directory, .*; run artifactfs (session fork .*) NEWDIR to mount`).FindStringSubmatch(
-		w.ok("status", m.Dir))
+	hint :=
+		regexp.MustCompile(`note +HEAD was removed from the git directory, .*; run artifactfs (session fork .*) NEWDIR to mount`).FindStringSubmatch(
+			w.ok("status", m.Dir))
 	if hint == nil {
 		t.Fatal("status without HEAD: got no note with a command")
 	}

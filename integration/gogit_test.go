@@ -18,11 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// goGit opens a git directory with go-git, an independent implementation that reads objects and refs from the files and cannot
-// request missing objects.
-// It takes a relative alternate for one below root.
+// goGit opens a git directory with go-git, an independent implementation that reads objects and refs from the files and
+// cannot request missing objects. It takes a relative alternate for one below root.
 func goGit(gitDir, root string) *filesystem.Storage {
-	return filesystem.NewStorageWithOptions(osfs.New(gitDir), cache.NewObjectLRUDefault(), filesystem.Options{AlternatesFS: osfs.New(root)})
+	return filesystem.NewStorageWithOptions(osfs.New(gitDir), cache.NewObjectLRUDefault(),
+		filesystem.Options{AlternatesFS: osfs.New(root)})
 }
 
 // versionOf returns what go-git finds at a path of a commit.
@@ -38,7 +38,8 @@ func versionOf(s *filesystem.Storage, commit plumbing.Hash, path string) (string
 	return f.Contents()
 }
 
-// Programs that read git's object store themselves find all objects in it, and git reads the objects and refs that they write.
+// Programs that read git's object store themselves find all objects in it, and git reads the objects and refs that they
+// write.
 func TestOtherGitsReadAndWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,11 +79,13 @@ func TestOtherGitsReadAndWrite(t *testing.T) {
 			if len(commits) != versions {
 				t.Fatalf("commits that go-git walks: got %d, want %d", len(commits), versions)
 			}
-			// go-git does not leave the git directory, so with --git-dir inside it does not reach the directory that supplies contents.
+			// go-git does not leave the git directory, so with --git-dir inside it does not reach the directory that supplies
+			// contents.
 			missing := func(i int) {
 				t.Helper()
 				got, err := versionOf(foreign(), commits[i], "a/changing")
-				if want := fmt.Sprintf("version %d\n", versions-1-i); inside && !errors.Is(err, gogit.ErrFileNotFound) || !inside && got != want {
+				if want := fmt.Sprintf("version %d\n", versions-1-i); inside && !errors.Is(err, gogit.ErrFileNotFound) ||
+					!inside && got != want {
 					t.Errorf("version of HEAD~%d, which is not prefetched: got %q, %v", i, got, err)
 				}
 			}
@@ -139,16 +142,19 @@ func TestOtherGitsReadAndWrite(t *testing.T) {
 			}
 			tree := put(&gogit.Tree{Entries: []gogit.TreeEntry{{Name: "new", Mode: 0o100644, Hash: id}}})
 			who := gogit.Signature{Name: "Go", Email: "go@example.com", When: time.Unix(1700000000, 0)}
-			commit := put(&gogit.Commit{Author: who, Committer: who, Message: "by go-git\n", TreeHash: tree, ParentHashes: []plumbing.Hash{tip}})
+			commit := put(&gogit.Commit{Author: who, Committer: who, Message: "by go-git\n", TreeHash: tree,
+				ParentHashes: []plumbing.Hash{tip}})
 			check(t, store.SetReference(plumbing.NewHashReference("refs/heads/foreign", commit)))
-			if got := w.git(m.Dir, "log", "-2", "--format=%s:%H", "foreign"); got != fmt.Sprintf("by go-git:%s\nChange:%s", commit, tip) {
+			if got := w.git(m.Dir, "log", "-2", "--format=%s:%H", "foreign"); got != fmt.Sprintf("by go-git:%s\nChange:%s",
+				commit, tip) {
 				t.Errorf("git log of the branch of go-git: got %q", got)
 			}
 			w.git(m.Dir, "repack", "-adq")
 			if got, err := versionOf(foreign(), commit, "new"); err != nil || got != "by go-git\n" {
 				t.Errorf("go-git reads its file after git repack: got %q, %v", got, err)
 			}
-			if got, err := versionOf(foreign(), tip, "a/changing"); err != nil || got != fmt.Sprintf("version %d\n", versions-1) {
+			if got, err := versionOf(foreign(), tip, "a/changing"); err != nil ||
+				got != fmt.Sprintf("version %d\n", versions-1) {
 				t.Errorf("go-git reads a fetched version after git repack: got %q, %v", got, err)
 			}
 			w.git(m.Dir, "switch", "-q", "foreign")

@@ -46,7 +46,8 @@ func TestSessionVerbsInsideAContainer(t *testing.T) {
 		t.Fatalf("session verbs in a container: %s", r)
 	}
 	var status control.Status
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &status); err != nil || len(status.Mounts) != 1 || status.Mounts[0].Dir != "/work" || status.Mounts[0].Session.Name != m.Session {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &status); err != nil || len(status.Mounts) != 1 ||
+		status.Mounts[0].Dir != "/work" || status.Mounts[0].Session.Name != m.Session {
 		t.Errorf("status in a container: got %s (%v), want the mount at /work alone", lines[len(lines)-1], err)
 	}
 	if strings.Contains(r.stdout, w.root) || strings.Contains(r.stdout, other.Session) {
@@ -86,7 +87,8 @@ func TestSessionVerbsInsideAContainer(t *testing.T) {
 	}
 }
 
-// A program in the mount that speaks the protocol itself reaches no other session, no session remote and no path of the host.
+// A program in the mount that speaks the protocol itself reaches no other session, no session remote and no path of the
+// host.
 func TestGuestsCannotLeaveTheMount(t *testing.T) {
 	w := newWorld(t)
 	w.history("app.git")
@@ -159,8 +161,8 @@ func TestGuestsCannotLeaveTheMount(t *testing.T) {
 			t.Errorf("%s with %s from inside of the mount: got %s, want an error", c.op, c.args, got)
 		}
 	}
-	// A client inside of the mount can read and change only the session of that mount, whichever session the request names, and no
-	// response contains a path of the host.
+	// A client inside of the mount can read and change only the session of that mount, whichever session the request
+	// names, and no response contains a path of the host.
 	for _, c := range []struct{ op, args string }{
 		{"session-transcript", `{"of":"other-work"}`},
 		{"session-transcript", `{"of":"` + other.Dir + `"}`},

@@ -3,8 +3,8 @@
 //
 // Terms: a world is a state directory with the daemon that serves it, and the repositories and servers of one test.
 //
-// Tests that take long and judge neither time nor memory call t.Parallel: while one waits, another works. The others run one after
-// the other. A program that a test writes and then starts is written by writeProgram.
+// Tests that take long and judge neither time nor memory call t.Parallel: while one waits, another works. The others
+// run one after the other. A program that a test writes and then starts is written by writeProgram.
 package integration
 
 import (
@@ -107,8 +107,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// printRaces prints the data races that processes of this run have reported below dir. It returns the exit code for them: 0 if there
-// are none.
+// printRaces prints the data races that processes of this run have reported below dir. It returns the exit code for
+// them: 0 if there are none.
 func printRaces(dir string) (code int) {
 	reports, _ := filepath.Glob(filepath.Join(dir, "race.*"))
 	for _, name := range reports {
@@ -119,8 +119,8 @@ func printRaces(dir string) (code int) {
 	return code
 }
 
-// keepGo clears the environment but for where Go has what it has built and downloaded: tests build the program again, and
-// would do all of that anew in another home.
+// keepGo clears the environment but for where Go has what it has built and downloaded: tests build the program again,
+// and would do all of that anew in another home.
 func keepGo() error {
 	names := []string{"GOCACHE", "GOMODCACHE"}
 	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
@@ -159,8 +159,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// clearEnvironment removes variables that change the behaviour of git, for the tests and all processes that they start, and resets
-// the signals that the parent process ignores.
+// clearEnvironment removes variables that change the behaviour of git, for the tests and all processes that they start,
+// and resets the signals that the parent process ignores.
 func clearEnvironment() {
 	path := os.Getenv("PATH")
 	env := gittest.Env()
@@ -171,7 +171,8 @@ func clearEnvironment() {
 	}
 	os.Setenv("PATH", path)
 	os.Setenv("HOME", filepath.Join(base, "home"))
-	// Child processes inherit ignored signals, for example from nohup, but no handlers. A handler here makes them start with the default.
+	// Child processes inherit ignored signals, for example from nohup, but no handlers. A handler here makes them start
+	// with the default.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)

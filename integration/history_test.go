@@ -41,7 +41,8 @@ func (w *world) checkHistory(m mounted, r *gittest.Repo) {
 	for i := range refs {
 		refs[i] = strings.Replace(refs[i], "refs/heads/", "refs/remotes/origin/", 1)
 	}
-	got := strings.Fields(w.git(m.gitDir(), "--git-dir", m.gitDir(), "for-each-ref", "--format=%(refname)=%(objectname)", "refs/remotes", "refs/tags"))
+	got := strings.Fields(w.git(m.gitDir(), "--git-dir", m.gitDir(), "for-each-ref", "--format=%(refname)=%(objectname)",
+		"refs/remotes", "refs/tags"))
 	got = slices.DeleteFunc(got, func(ref string) bool { return strings.HasPrefix(ref, "refs/remotes/origin/HEAD=") })
 	slices.Sort(refs)
 	slices.Sort(got)

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// behind puts a commit with this message into the history of a branch, below three others: one more than a mount fetches at first.
+// behind puts a commit with this message into the history of a branch, below three others: one more than a mount
+// fetches at first.
 func (w *world) behind(r *gittest.Repo, message func(io.Writer) error) {
 	w.Helper()
 	head := w.git(r.Path, "rev-parse", "main")
@@ -30,18 +31,20 @@ func (w *world) behind(r *gittest.Repo, message func(io.Writer) error) {
 	var id bytes.Buffer
 	cmd.Stdout = &id
 	check2(w, cmd.Start())
-	_, err = fmt.Fprintf(in, "tree %s\nparent %s\nauthor a <a@example.invalid> 1700000000 +0000\ncommitter a <a@example.invalid> 1700000000 +0000\n\n", tree, head)
+	_, err = fmt.Fprintf(in,
+		"tree %s\nparent %s\nauthor a <a@example.invalid> 1700000000 +0000\ncommitter a <a@example.invalid> 1700000000 +0000\n\n", tree, head)
 	check2(w, errors.Join(err, message(in), in.Close(), cmd.Wait()))
 	top := strings.TrimSpace(id.String())
 	for range 3 {
-		top = w.git(r.Path, "-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit-tree", tree, "-p", top, "-m", "top")
+		top = w.git(r.Path, "-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit-tree", tree, "-p",
+			top, "-m", "top")
 	}
 	w.git(r.Path, "update-ref", "refs/heads/main", top)
 	w.git(r.Path, "repack", "-q", "-a", "-d") // otherwise the server compresses the commit for each fetch
 }
 
-// A commit that inflates beyond the limit for commits is refused and named in the status, and requested again after growing pauses.
-// Files of the mount can be read the whole time.
+// A commit that inflates beyond the limit for commits is refused and named in the status, and requested again after
+// growing pauses. Files of the mount can be read the whole time.
 func TestCompressedBomb(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -81,7 +84,8 @@ func TestCompressedBomb(t *testing.T) {
 		}
 		return len(pauses) == 2
 	})
-	if got := st.Refused[0]; got.Object != "" || !strings.Contains(got.Cause, "limit") || st.State != control.StateDegraded {
+	if got := st.Refused[0]; got.Object != "" || !strings.Contains(got.Cause, "limit") ||
+		st.State != control.StateDegraded {
 		t.Errorf("status: state %s, refused %+v; want degraded, and history that is over a limit", st.State, got)
 	}
 	if pauses[0] >= pauses[1] {

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// guestBox runs a script in a container that sees the system's programs, the network, /dev/fuse, and two directories of the host: the
-// store of one remote and the cache of contents. Both are read-only.
+// guestBox runs a script in a container that sees the system's programs, the network, /dev/fuse, and two directories of
+// the host: the store of one remote and the cache of contents. Both are read-only.
 const guestBox = `
 exec unshare --mount --pid --fork --kill-child --propagation private sh -euc '
 state=$1 store=$2 program=$3 script=$4
@@ -45,8 +45,8 @@ func (w *world) inGuest(url, name, script string) result {
 	return w.script(guestBox, w.state, statedir.StoreName(url), binary, file)
 }
 
-// guestReads is a script that mounts $1 in a fresh state directory, reads everything, and prints the checksum of all files and of the
-// history.
+// guestReads is a script that mounts $1 in a fresh state directory, reads everything, and prints the checksum of all
+// files and of the history.
 const guestReads = `set -e
 export ARTIFACTFS_STATE=/tmp/state$$.$2
 artifactfs mount "$1" /work --store-from /host --wait all --history full --prefetch all >/dev/null
@@ -57,8 +57,8 @@ cd /
 artifactfs unmount /work >/dev/null 2>&1
 `
 
-// A daemon in a container reads commits, trees and contents from the host, whose directories it cannot change, and asks the remote for
-// refs alone.
+// A daemon in a container reads commits, trees and contents from the host, whose directories it cannot change, and asks
+// the remote for refs alone.
 func TestGuestReadsTheStoreOfItsHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -79,7 +79,8 @@ func TestGuestReadsTheStoreOfItsHost(t *testing.T) {
 		t.Errorf("guest: got (%d)\n%s%s\nwant\n%s", got.code, got.stdout, got.stderr, want.stdout)
 	}
 	for _, r := range server.Log().Fetches() {
-		t.Errorf("request of the guest for objects: got %d wants, filter %q, %d blobs; want none", len(r.Wants), r.Filter, r.Blobs)
+		t.Errorf("request of the guest for objects: got %d wants, filter %q, %d blobs; want none", len(r.Wants),
+			r.Filter, r.Blobs)
 	}
 	requests := len(server.Log().Requests())
 	t.Logf("requests of the guest: %d", requests)
@@ -91,7 +92,8 @@ func TestGuestReadsTheStoreOfItsHost(t *testing.T) {
 	server.forget()
 	alone := w.inGuest(url, "alone", "set -- "+url+" 0\n"+strings.ReplaceAll(guestReads, " --store-from /host", ""))
 	if alone.stdout != want.stdout || len(server.Log().Fetches()) == 0 {
-		t.Errorf("guest without its host: got (%d)\n%s\nwant\n%s\nand requests for objects", alone.code, alone.stdout, want.stdout)
+		t.Errorf("guest without its host: got (%d)\n%s\nwant\n%s\nand requests for objects", alone.code,
+			alone.stdout, want.stdout)
 	}
 }
 

@@ -36,7 +36,8 @@ func TestIDMappedMount(t *testing.T) {
 	defer unix.Close(tree)
 	space := must[*os.File](t)(os.Open("/proc/" + strconv.Itoa(container.Process.Pid) + "/ns/user"))
 	defer space.Close()
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(space.Fd())}); err != nil {
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH,
+		&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(space.Fd())}); err != nil {
 		t.Fatalf("map the owners of a mount: %v", err)
 	}
 	at := w.place("container")
@@ -44,7 +45,8 @@ func TestIDMappedMount(t *testing.T) {
 	check(t, unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))
 	defer unix.Unmount(at, unix.MNT_DETACH)
 	letIn(t, at)
-	script := exec.Command("sh", "-ec", `cat known/a >/dev/null; echo changed >> known/a; mkdir d; echo new > d/f; mv d/f d/g; stat -c %u known/a d/g`)
+	script := exec.Command("sh", "-ec",
+		`cat known/a >/dev/null; echo changed >> known/a; mkdir d; echo new > d/f; mv d/f d/g; stat -c %u known/a d/g`)
 	script.Dir = at
 	out, err := runAsNobody(script)
 	if err != nil || out != "65534\n65534\n" {

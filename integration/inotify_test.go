@@ -86,7 +86,8 @@ func (v *watch) want(after string, want map[string]uint32) {
 	clear(v.got)
 }
 
-// inotifyRepo serves a repository whose branch two differs from main in every way, and in many files of the directory many.
+// inotifyRepo serves a repository whose branch two differs from main in every way, and in many files of the directory
+// many.
 func (w *world) inotifyRepo() (s served, repo *gittest.Repo) {
 	w.Helper()
 	repo = w.repo("r.git", object.SHA1)
@@ -100,8 +101,9 @@ func (w *world) inotifyRepo() (s served, repo *gittest.Repo) {
 	w.commit(repo, main)
 	w.git(repo.Path, "branch", "main-at-first", "main")
 	two := map[string]gittest.File{
-		"src/changed": {Data: []byte("two\n")}, "src/gone": {Delete: true}, "src/mode": {Data: []byte("mode\n"), Mode: "100755"},
-		"old/x": {Delete: true}, "src/new": {Data: []byte("new\n")}, "src/newdir/z": {Data: []byte("z\n")},
+		"src/changed": {Data: []byte("two\n")}, "src/gone": {Delete: true},
+		"src/mode": {Data: []byte("mode\n"), Mode: "100755"},
+		"old/x":    {Delete: true}, "src/new": {Data: []byte("new\n")}, "src/newdir/z": {Data: []byte("z\n")},
 	}
 	for i := range 600 {
 		two[fmt.Sprintf("many/f%03d", i)] = gittest.File{Data: fmt.Appendf(nil, "two %d\n", i)}
@@ -162,7 +164,8 @@ func TestInotifyEvents(t *testing.T) {
 	check(t, os.Remove(m.path("src/gone")))
 	v = m.watch("src")
 	w.ok("session", "restore", "-C", m.Dir, "p")
-	v.want("restore", map[string]uint32{"src/changed": unix.IN_MODIFY, "src/mine": unix.IN_DELETE, "src/gone": unix.IN_CREATE})
+	v.want("restore", map[string]uint32{"src/changed": unix.IN_MODIFY, "src/mine": unix.IN_DELETE,
+		"src/gone": unix.IN_CREATE})
 }
 
 // sameAs compares a mount with a clone, byte for byte, and git's view of both.
@@ -176,8 +179,8 @@ func (m mounted) sameAs(clone, what string) {
 	}
 }
 
-// raising switches to a branch, and returns the id of the event process while it works, or 0 if it has worked between two looks, and a
-// function that waits for the command.
+// raising switches to a branch, and returns the id of the event process while it works, or 0 if it has worked between
+// two looks, and a function that waits for the command.
 func (m mounted) raising(branch string) (pid int, switched func()) {
 	m.w.Helper()
 	done, end := make(chan result, 1), time.Now().Add(patience)
@@ -200,8 +203,8 @@ func (m mounted) raising(branch string) (pid int, switched func()) {
 	}
 }
 
-// A worker that is killed, or an unmount, while events are raised is not delayed by the event process, whose requests change nothing. A
-// stopped event process delays neither.
+// A worker that is killed, or an unmount, while events are raised is not delayed by the event process, whose requests
+// change nothing. A stopped event process delays neither.
 func TestInotifyKilled(t *testing.T) {
 	w := newWorld(t)
 	s, _ := w.inotifyRepo()

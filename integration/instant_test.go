@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// instant is a start time that measures elapsed time without the time in which the machine was overloaded, because on an overloaded
-// machine that time does not depend on the program.
+// instant is a start time that measures elapsed time without the time in which the machine was overloaded, because on
+// an overloaded machine that time does not depend on the program.
 type instant struct {
 	at      time.Time
 	stalled time.Duration // in which something waited for a processor, memory or a disk
@@ -23,7 +23,8 @@ func (i instant) elapsed() time.Duration { return max(0, time.Since(i.at)-i.over
 // overload returns the part of the time since the instant in which the machine was overloaded.
 func (i instant) overload() time.Duration { return stalledTime() - i.stalled }
 
-// stalledTime returns the sum of the stall times in /proc/pressure (Documentation/accounting/psi.rst); 0 if the kernel has none.
+// stalledTime returns the sum of the stall times in /proc/pressure (Documentation/accounting/psi.rst); 0 if the kernel
+// has none.
 func stalledTime() (sum time.Duration) {
 	for _, what := range []string{"cpu", "memory", "io"} {
 		text, _ := os.ReadFile("/proc/pressure/" + what)

@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// journey is the way of one session through all commands, on two hosts: the agent works on the first one, which is killed, and the
-// session continues on the second one. A reviewer uses the first host.
+// journey is the way of one session through all commands, on two hosts: the agent works on the first one, which is
+// killed, and the session continues on the second one. A reviewer uses the first host.
 type journey struct {
 	*testing.T             // of the present step
 	first, second *world   // hosts
@@ -109,7 +109,8 @@ func savedBy(scheme string) func(*journey) {
 func hostedJourney(t *testing.T, name string) *journey {
 	t.Helper()
 	w, c, api := hosted(t)
-	j := &journey{T: t, first: w, api: api, url: c.proxy.url(), space: name, hosted: true, remote: "team/app", plain: authorized(w)}
+	j := &journey{T: t, first: w, api: api, url: c.proxy.url(), space: name, hosted: true, remote: "team/app",
+		plain: authorized(w)}
 	j.saved = j.url + "/git/team/" + name + ".git"
 	j.hosts()
 	return j
@@ -157,8 +158,8 @@ func (j *journey) hosts() {
 // dir returns a directory below that of the column.
 func (j *journey) dir(name string) string { return filepath.Join(j.first.root, name) }
 
-// TestJourneys goes the same way with every kind of session remote, and prints a table of what worked: each step has the same result
-// everywhere, or is refused as a page of the documents says.
+// TestJourneys goes the same way with every kind of session remote, and prints a table of what worked: each step has
+// the same result everywhere, or is refused as a page of the documents says.
 func TestJourneys(t *testing.T) {
 	t.Parallel()
 	cells := map[string]string{}

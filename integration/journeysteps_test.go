@@ -130,7 +130,8 @@ func (j *journey) saves() string {
 
 func (j *journey) asks() string {
 	var asked control.SessionApproveReply
-	j.first.as("agent").json(&asked, "session", "review", "request", "-C", j.work.Dir, "--for", "promote", "--reviewers", "alice")
+	j.first.as("agent").json(&asked, "session", "review", "request", "-C", j.work.Dir, "--for", "promote",
+		"--reviewers", "alice")
 	head := j.first.git(j.work.Dir, "rev-parse", "HEAD^{tree}")
 	if a := asked.Approval; a.Tree != head || a.Status != "open" || asked.Changes.Added != 1 {
 		j.Errorf("request: got %+v, want the tree %s", asked, head)
@@ -164,7 +165,8 @@ func (j *journey) dies() string {
 
 func (j *journey) resumes() string {
 	j.again = mounted{w: j.second}
-	j.second.json(&j.again.MountReply, "session", "resume", "work", j.dir("again"), "--session-remote", j.saved, "--take-over",
+	j.second.json(&j.again.MountReply, "session", "resume", "work", j.dir("again"), "--session-remote", j.saved,
+		"--take-over",
 		"--wait", "git")
 	j.same("resumed", j.again)
 	if got := j.second.records(j.again.Dir); len(got) != 1 || !strings.Contains(string(got[0].Record), prompt) {
@@ -194,7 +196,8 @@ func (j *journey) compares() string {
 		j.Fatalf("compare: got %+v", reply)
 	}
 	work, try := reply.Sides[0], reply.Sides[1]
-	if work.Added+work.Modified+work.Removed != 0 || try.Added != 1 || try.LinesAdded != 1 || try.Modified+try.Removed != 0 {
+	if work.Added+work.Modified+work.Removed != 0 || try.Added != 1 || try.LinesAdded != 1 ||
+		try.Modified+try.Removed != 0 {
 		j.Errorf("compare: got %+v and %+v, want one new file of the fork", work, try)
 	}
 	return isOK
@@ -207,8 +210,9 @@ func (j *journey) reviewer(repository string) *world {
 	if repository == "" {
 		return w
 	}
-	made := must[client.NewToken](j.T)(j.api.CreateToken(j.Context(), "team", client.CreateToken{Repo: repository, Scope: client.Write,
-		Actor: "alice", TTL: 600}))
+	made := must[client.NewToken](j.T)(j.api.CreateToken(j.Context(), "team",
+		client.CreateToken{Repo: repository, Scope: client.Write,
+			Actor: "alice", TTL: 600}))
 	w.env = slices.DeleteFunc(w.env, func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") })
 	w.env = append(w.env, "ARTIFACTFS_TOKEN="+made.Plaintext)
 	return w
@@ -216,12 +220,14 @@ func (j *journey) reviewer(repository string) *world {
 
 func (j *journey) comments() string {
 	alice := j.reviewer(j.space)
-	thread := strings.TrimSpace(alice.ok("session", "annotate", j.saved+"#session=work", "--path", "d0000/f0001.txt:2", "-m", comment))
+	thread := strings.TrimSpace(alice.ok("session", "annotate", j.saved+"#session=work", "--path", "d0000/f0001.txt:2",
+		"-m", comment))
 	j.second.ok("session", "annotate", "-C", j.again.Dir, "--reply", thread, "-m", "yes")
 	for what, args := range map[string][]string{"mount": {"-C", j.again.Dir}, "link": {j.saved + "#session=work"}} {
 		var reply control.SessionAnnotationsReply
 		j.second.json(&reply, append([]string{"session", "annotations"}, args...)...)
-		if all := reply.Threads; len(all) != 1 || len(all[0].Annotations) != 2 || all[0].Now == nil || all[0].Now.State != "same" {
+		if all := reply.Threads; len(all) != 1 || len(all[0].Annotations) != 2 || all[0].Now == nil ||
+			all[0].Now.State != "same" {
 			j.Errorf("annotations by %s: got %+v", what, reply)
 		}
 	}
@@ -262,7 +268,8 @@ func (j *journey) promotes() string {
 func (j *journey) merges() string {
 	j.second.ok("session", "merge", j.saved+"#session=try", "-C", j.again.Dir)
 	j.second.sh(j.again.Dir, "git commit -qm merged")
-	if got, want := j.second.git(j.again.Dir, "rev-parse", "HEAD^{tree}"), j.first.git(j.fork.Dir, "rev-parse", "HEAD^{tree}"); got != want {
+	if got, want := j.second.git(j.again.Dir, "rev-parse", "HEAD^{tree}"),
+		j.first.git(j.fork.Dir, "rev-parse", "HEAD^{tree}"); got != want {
 		j.Errorf("tree after the merge: got %s, want that of the fork, %s", got, want)
 	}
 	j.again.checkpoint("--sync", "-m", "merged")
@@ -275,7 +282,8 @@ func (j *journey) shows() string {
 		j.documented("server-review.md", "Open the address of the server in a browser")
 		return "no server"
 	}
-	made := must[client.NewToken](j.T)(j.api.CreateToken(j.Context(), "team", client.CreateToken{Repo: j.space, Scope: "read"}))
+	made := must[client.NewToken](j.T)(j.api.CreateToken(j.Context(), "team",
+		client.CreateToken{Repo: j.space, Scope: "read"}))
 	p := pageOf{j.T, j.url, made.Plaintext}
 	at := "/ui/team/" + j.space
 	p.wants(at, `href="`+at+`/s/work"`, `href="`+at+`/s/try"`)
@@ -290,7 +298,8 @@ func (j *journey) retains() string {
 	j.first.unmount(j.fork)
 	j.second.unmount(j.again)
 	if j.space == "" {
-		j.documented("using-sessions.md", "only the [retention](server-operating.md#retention) of `artifactfs serve` does something about it")
+		j.documented("using-sessions.md",
+			"only the [retention](server-operating.md#retention) of `artifactfs serve` does something about it")
 		return "gc only"
 	}
 	file := j.dir("rules.json")
@@ -342,7 +351,8 @@ func (j *journey) undeletes() string {
 	return isOK
 }
 
-// returns mounts the session on the host that was killed. It shows the files that this host had, and says how to mount the newest ones.
+// returns mounts the session on the host that was killed. It shows the files that this host had, and says how to mount
+// the newest ones.
 func (j *journey) returns() string {
 	m, said := j.mountAs(j.first, "work")
 	_, after, _ := strings.Cut(said, "artifactfs session fork ")
@@ -354,11 +364,13 @@ func (j *journey) returns() string {
 			remote = u.String()
 		}
 	}
-	if want := control.ShellWord(remote + "#session=work"); newest != want && !(j.embedded && strings.HasPrefix(newest, "work@")) {
+	if want := control.ShellWord(remote + "#session=work"); newest != want &&
+		!(j.embedded && strings.HasPrefix(newest, "work@")) {
 		j.Fatalf("mount on the first host said %q, want a fork of %s", said, want)
 	}
 	of := mounted{w: j.first}
-	j.first.json(&of.MountReply, "session", "fork", strings.Trim(newest, "'"), j.dir("newest"), "--session", "newest", "--wait", "git")
+	j.first.json(&of.MountReply, "session", "fork", strings.Trim(newest, "'"), j.dir("newest"), "--session", "newest",
+		"--wait", "git")
 	j.same("newest state on the first host", of)
 	j.first.unmount(of)
 	j.first.unmount(m)
@@ -366,7 +378,8 @@ func (j *journey) returns() string {
 	return "own files"
 }
 
-// documented checks that a page of the documents has a sentence, which says why a step does not have the same result everywhere.
+// documented checks that a page of the documents has a sentence, which says why a step does not have the same result
+// everywhere.
 func (j *journey) documented(page, sentence string) {
 	j.Helper()
 	text := strings.Join(strings.Fields(string(must[[]byte](j.T)(os.ReadFile("../doc/"+page)))), " ")

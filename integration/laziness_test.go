@@ -28,7 +28,8 @@ type meter struct {
 	paths    map[object.ID][]string // of main's blobs
 	requests int
 	blobs    map[object.ID]int
-	resent   int // number of blobs that may be sent twice: those that a crawler has fetched before the whole tree is requested
+	// number of blobs that may be sent twice: those that a crawler has fetched before the whole tree is requested
+	resent int
 }
 
 // step is the traffic since the previous step, or since the start.
@@ -38,8 +39,9 @@ type step struct {
 	paths    []string          // one for each blob sent
 }
 
-// meter serves a repository of the world and counts its requests. Like public forges, the server sends no sizes unless tellSizes was
-// called. At the end of the test, at most meter.resent blobs may have been sent twice, and none more often.
+// meter serves a repository of the world and counts its requests. Like public forges, the server sends no sizes unless
+// tellSizes was called. At the end of the test, at most meter.resent blobs may have been sent twice, and none more
+// often.
 func (w *world) meter(r *gittest.Repo, o gittest.ServerOptions) *meter {
 	w.Helper()
 	m := &meter{served: w.serve(o), repo: r, paths: map[object.ID][]string{}, blobs: map[object.ID]int{}}
@@ -94,7 +96,8 @@ func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
 	m.w.Helper()
 	m.w.Logf("%s: %d requests, %d blobs", what, len(s.requests), len(s.blobs))
 	if len(s.requests) > maxRequests || len(s.blobs) > maxBlobs {
-		m.w.Errorf("%s: %d requests and %d blobs, want at most %d and %d\n%s", what, len(s.requests), len(s.blobs), maxRequests, maxBlobs, m.Log())
+		m.w.Errorf("%s: %d requests and %d blobs, want at most %d and %d\n%s", what, len(s.requests), len(s.blobs),
+			maxRequests, maxBlobs, m.Log())
 	}
 }
 
@@ -195,7 +198,8 @@ func TestSizesOfEverything(t *testing.T) {
 			m.resent = c.blob / 10
 			dir := w.bare(m.url()).Dir
 			m.step()
-			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0", "-not", "-name", ".git"), "\n"); n != 5000 {
+			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0", "-not", "-name", ".git"),
+				"\n"); n != 5000 {
 				t.Errorf("find listed %d files", n)
 			}
 			m.expect("find -size", m.step(), c.requests, c.blob)
@@ -220,7 +224,8 @@ func TestGrepOfEverything(t *testing.T) {
 	m.expect("second grep -r", m.step(), 0, 0)
 }
 
-// A search program is recognized by its arguments: the first read of grep -r in a directory requests this directory in bulk, and no other.
+// A search program is recognized by its arguments: the first read of grep -r in a directory requests this directory in
+// bulk, and no other.
 func TestSearchIsServedInBulk(t *testing.T) {
 	w := newWorld(t)
 	m := w.meter(w.sized(100, 30), gittest.ServerOptions{RTT: 20 * time.Millisecond})
@@ -269,14 +274,16 @@ func TestCrawlersAreServedInBulk(t *testing.T) {
 			readers.Wait()
 			s := m.step()
 			m.expect("read everything", s, 12, 3000)
-			if n := slices.IndexFunc(s.requests, func(r gittest.Request) bool { return len(r.Wants) == 1 && r.Blobs == 3000 }); n < 0 {
+			if n := slices.IndexFunc(s.requests,
+				func(r gittest.Request) bool { return len(r.Wants) == 1 && r.Blobs == 3000 }); n < 0 {
 				t.Errorf("no request fetched the whole tree\n%s", m.Log())
 			}
 		})
 	}
 }
 
-// A build that reads all sources of a tenth of the directories, in an order of its own, does not fetch the other directories.
+// A build that reads all sources of a tenth of the directories, in an order of its own, does not fetch the other
+// directories.
 func TestBuildOfATenthIsNoCrawl(t *testing.T) {
 	w := newWorld(t)
 	m := w.meter(w.sized(150, 40), gittest.ServerOptions{})

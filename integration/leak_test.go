@@ -62,7 +62,8 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	var filesBefore int
 	settled := func() (u usage) { // idle connections and helper processes of the last mount end after a while
 		u = usageOf(t, w.serving())
-		for deadline := time.Now().Add(patience); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); before.fds > 0 && u.fds > before.fds+8 &&
+			time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			u = usageOf(t, w.serving())
 		}
 		return u
@@ -79,7 +80,8 @@ func TestManyMountsLeakNothing(t *testing.T) {
 		}
 	}
 	after, filesAfter := settled(), w.stateFiles()
-	for deadline := time.Now().Add(patience); filesAfter > filesBefore && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); filesAfter > filesBefore &&
+		time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		filesAfter = w.stateFiles() // the files of the last session may still be being removed
 	}
 	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)

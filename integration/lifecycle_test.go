@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// daemon returns the daemon's main process, which leads the process group of its children. A child that has been forked but has not
-// yet executed its program has the same arguments, so daemon waits until there is only one.
+// daemon returns the daemon's main process, which leads the process group of its children. A child that has been forked
+// but has not yet executed its program has the same arguments, so daemon waits until there is only one.
 func (w *world) daemon() int {
 	w.Helper()
 	var pids []int
@@ -158,12 +158,14 @@ func TestForegroundEndsBeforeItsResult(t *testing.T) {
 			s := w.serve(gittest.ServerOptions{})
 			stall := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1})
 			dir := w.place("m")
-			p := &waiting{Cmd: w.command(context.Background(), "mount", s.URL("r.git"), dir, "--foreground", "--wait", "all", "--prefetch", "all")}
+			p := &waiting{Cmd: w.command(context.Background(), "mount", s.URL("r.git"), dir, "--foreground", "--wait", "all",
+				"--prefetch", "all")}
 			p.Stdout, p.Stderr = &p.out, &p.out
 			if err := p.Start(); err != nil {
 				t.Fatal(err)
 			}
-			w.until("the kernel has the mount", func() bool { return stall.Hits() > 0 && len(mountsBelow(filepath.Dir(dir))) > 0 })
+			w.until("the kernel has the mount",
+				func() bool { return stall.Hits() > 0 && len(mountsBelow(filepath.Dir(dir))) > 0 })
 			end(w, p, dir)
 			w.endedWell(p, dir)
 		})
@@ -185,10 +187,12 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 	}{
 		{"before anything came", nil, gittest.Fault{Kind: gittest.Stall}},
 		{"before the commit", nil, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch}},
-		{"while all is waited for", []string{"--wait", "all", "--prefetch", "all"}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1}},
+		{"while all is waited for", []string{"--wait", "all", "--prefetch", "all"},
+			gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1}},
 		{"in the foreground", []string{"--foreground"}, gittest.Fault{Kind: gittest.Stall}},
 		// The answer stalls in the middle of the root tree, which is longer than one packet of git's protocol.
-		{"before the root directory", []string{"--read-only"}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 70_000}},
+		{"before the root directory", []string{"--read-only"},
+			gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 70_000}},
 	} {
 		for _, how := range []string{"SIGINT", "unmount all"} {
 			t.Run(c.name+" by "+how, func(t *testing.T) {
@@ -201,7 +205,8 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 				s := w.serve(gittest.ServerOptions{})
 				stall := s.Inject(c.fault)
 				parent := w.place("parent")
-				p := &waiting{Cmd: w.command(context.Background(), append([]string{"mount", s.URL("r.git"), filepath.Join(parent, "m")}, c.args...)...)}
+				p := &waiting{Cmd: w.command(context.Background(),
+					append([]string{"mount", s.URL("r.git"), filepath.Join(parent, "m")}, c.args...)...)}
 				p.Stdout, p.Stderr = &p.out, &p.out
 				if err := p.Start(); err != nil {
 					t.Fatal(err)
@@ -220,8 +225,10 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 				if took := time.Since(start); took > 5*time.Second {
 					t.Errorf("mount ended %v after the signal", took)
 				}
-				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed || !strings.Contains(out, "interrupted") && !strings.Contains(out, "unmounted") {
-					t.Errorf("interrupted command: got %v with output %s, want exit code %d and a message about the interrupt", p.ProcessState, out, control.ExitFailed)
+				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed ||
+					!strings.Contains(out, "interrupted") && !strings.Contains(out, "unmounted") {
+					t.Errorf("interrupted command: got %v with output %s, want exit code %d and a message about the interrupt",
+						p.ProcessState, out, control.ExitFailed)
 				}
 				w.nothingLeft(parent)
 			})

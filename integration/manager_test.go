@@ -138,7 +138,8 @@ func (m *manager) start() {
 	// LISTEN_PID must be the pid of the service, so the shell sets it and then executes the service.
 	cmd := exec.Command("sh", "-c", `export LISTEN_PID=$$; exec "$0" --state "$1" daemon`, binary, m.w.state)
 	cmd.Dir, cmd.ExtraFiles = m.w.root, files
-	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "FDSTORE=4096", fmt.Sprintf("LISTEN_FDS=%d", len(files)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "FDSTORE=4096", fmt.Sprintf("LISTEN_FDS=%d", len(files)),
+		"LISTEN_FDNAMES="+strings.Join(names, ":"))
 	if len(files) == 0 {
 		cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "FDSTORE=4096")
 	}

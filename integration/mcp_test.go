@@ -151,7 +151,8 @@ func TestMCP(t *testing.T) {
 		t.Errorf("note on HEAD: got %q", got)
 	}
 	var record control.SessionRecordReply
-	a.ok("transcript", map[string]any{"records": []map[string]any{{"role": "user", "text": "hello"}, {"role": "agent"}}}, &record)
+	a.ok("transcript", map[string]any{"records": []map[string]any{{"role": "user", "text": "hello"}, {"role": "agent"}}},
+		&record)
 	if record.Lines != 2 || !strings.HasPrefix(record.Ref, "refs/afs/transcript/") {
 		t.Errorf("transcript: got %+v, want two records", record)
 	}
@@ -177,7 +178,8 @@ func TestMCP(t *testing.T) {
 	var approvals control.SessionApprovalsReply
 	a.ok("request_approval", map[string]any{"for": "delete", "message": "done"}, &asked)
 	a.ok("approvals", nil, &approvals)
-	if len(approvals.Approvals) != 1 || approvals.Approvals[0].ID != asked.Approval.ID || asked.Approval.Status != "open" || asked.Approval.Text != "done" {
+	if len(approvals.Approvals) != 1 || approvals.Approvals[0].ID != asked.Approval.ID ||
+		asked.Approval.Status != "open" || asked.Approval.Text != "done" {
 		t.Errorf("request for an approval: got %+v, and approvals %+v", asked, approvals)
 	}
 	var put control.CacheChangeReply
@@ -194,7 +196,8 @@ func TestMCP(t *testing.T) {
 	var status control.MountStatus
 	a.ok("status", map[string]any{"full": true}, &status)
 	if status.Dir != m.Dir || status.Overlay.Changed != 1 || status.Session.Name != m.Session {
-		t.Errorf("status: got %s with %d changed paths in session %s, want %s with 1 in %s", status.Dir, status.Overlay.Changed, status.Session.Name, m.Dir, m.Session)
+		t.Errorf("status: got %s with %d changed paths in session %s, want %s with 1 in %s", status.Dir,
+			status.Overlay.Changed, status.Session.Name, m.Dir, m.Session)
 	}
 	var short struct {
 		Session, Branch, Commit, Latest string
@@ -233,7 +236,9 @@ func TestMCP(t *testing.T) {
 		t.Errorf("tool that is not offered: got failed %v and %+v, want a hint with the flag", failed, report)
 	}
 	w.unmount(m)
-	if failed := a.call("checkpoint", nil, &report); !failed || report.Error.Code != control.CodeNotMounted || report.Error.Hint == "" {
-		t.Errorf("checkpoint after unmount: got failed %v and %+v, want code %q and a hint", failed, report, control.CodeNotMounted)
+	if failed := a.call("checkpoint", nil, &report); !failed || report.Error.Code != control.CodeNotMounted ||
+		report.Error.Hint == "" {
+		t.Errorf("checkpoint after unmount: got failed %v and %+v, want code %q and a hint", failed, report,
+			control.CodeNotMounted)
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// artificial is the upper limit of the times that utimensat ops set; the clock is later. Times below it must be equal on both sides.
-// Later times were set by the clock, and are not compared.
+// artificial is the upper limit of the times that utimensat ops set; the clock is later. Times below it must be equal
+// on both sides. Later times were set by the clock, and are not compared.
 const artificial = 1_000_000_000 // seconds
 
-// about has the attributes of a file that are compared. Times set by the clock, sizes of directories and their numbers of
-// links depend on the file system.
+// about has the attributes of a file that are compared. Times set by the clock, sizes of directories and their numbers
+// of links depend on the file system.
 type about struct {
 	mode, uid, gid, nlink uint32
 	size                  int64
@@ -181,8 +181,8 @@ func readHandle(fd int) ([]byte, error) {
 	}
 }
 
-// compareAll compares the whole trees, and the inode numbers: names of one file on one side must be names of one file on
-// the other side, and a file keeps its number as long as it exists.
+// compareAll compares the whole trees, and the inode numbers: names of one file on one side must be names of one file
+// on the other side, and a file keeps its number as long as it exists.
 func (m *model) compareAll() error {
 	numbers := map[identity]uint64{}
 	taken := map[uint64]string{}

@@ -34,8 +34,10 @@ func (m *model) opOpen() *op {
 	}
 	m.lastHandle++
 	h, p := m.lastHandle, m.file()
-	flags := []int{unix.O_RDONLY, unix.O_RDWR, unix.O_RDWR, unix.O_RDWR | unix.O_APPEND, unix.O_WRONLY, unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}[m.rnd.IntN(6)]
-	return &op{kind: "open", text: fmt.Sprintf("open %s as %d, flags %o", p, h, flags), paths: []string{p}, handle: h, writes: flags&unix.O_TRUNC != 0,
+	flags := []int{unix.O_RDONLY, unix.O_RDWR, unix.O_RDWR, unix.O_RDWR | unix.O_APPEND, unix.O_WRONLY,
+		unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}[m.rnd.IntN(6)]
+	return &op{kind: "open", text: fmt.Sprintf("open %s as %d, flags %o", p, h, flags), paths: []string{p}, handle: h,
+		writes: flags&unix.O_TRUNC != 0,
 		do: func(s *side) string {
 			fd, err := open(s.path(p), flags, 0o644)
 			if err != nil {
@@ -72,7 +74,8 @@ func (m *model) opHandleWrite() *op {
 		return nil
 	}
 	data, off := m.data(m.size()), m.offset(m.handleSize(h))
-	return m.onHandle("write open", fmt.Sprintf("write %d at %d", len(data), off), h, true, func(fd int) string { return pwrite(fd, data, off) })
+	return m.onHandle("write open", fmt.Sprintf("write %d at %d", len(data), off), h, true,
+		func(fd int) string { return pwrite(fd, data, off) })
 }
 
 func (m *model) opHandleRead() *op {
@@ -139,12 +142,13 @@ func (m *model) opSyncDir() *op {
 	p := m.directory()
 	return &op{kind: "fsync directory", text: "fsync directory " + p,
 		do: func(s *side) string {
-			return with(s.path(p), unix.O_RDONLY|unix.O_DIRECTORY, 0, func(fd int) string { return outcome(retry(func() error { return unix.Fsync(fd) })) })
+			return with(s.path(p), unix.O_RDONLY|unix.O_DIRECTORY, 0,
+				func(fd int) string { return outcome(retry(func() error { return unix.Fsync(fd) })) })
 		}}
 }
 
-// mapped maps the contents of a file. It reads a byte of each page first, because a page fault must not wait for the git server:
-// the server runs in this process, and a fault would stop its goroutines.
+// mapped maps the contents of a file. It reads a byte of each page first, because a page fault must not wait for the
+// git server: the server runs in this process, and a fault would stop its goroutines.
 func mapped(path string, prot int, f func(mem []byte, fd int) string) string {
 	flags := unix.O_RDONLY
 	if prot&unix.PROT_WRITE != 0 {
@@ -167,7 +171,8 @@ func mapped(path string, prot int, f func(mem []byte, fd int) string) string {
 func (m *model) opMapWrite() *op {
 	p, data, sync := m.file(), m.data(m.size()), m.rnd.IntN(2) == 0
 	at := m.rnd.Float64()
-	return &op{kind: "write mapped", text: fmt.Sprintf("write %d through memory to %s, msync %v", len(data), p, sync), paths: []string{p}, writes: true,
+	return &op{kind: "write mapped", text: fmt.Sprintf("write %d through memory to %s, msync %v", len(data), p, sync),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
 			return mapped(s.path(p), unix.PROT_READ|unix.PROT_WRITE, func(mem []byte, _ int) string {
 				n := copy(mem[int(at*float64(len(mem))):], data)
@@ -190,10 +195,12 @@ func (m *model) opMapRead() *op {
 // opFallocate sets the mtime at the end, because file systems differ in which kinds of fallocate change it.
 func (m *model) opFallocate() *op {
 	p := m.file()
-	mode := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE,
+	mode := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE,
+		unix.FALLOC_FL_ZERO_RANGE,
 		unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE}[m.rnd.IntN(5)]
 	off, n := m.offset(m.sizeOf(p)), int64(m.size())
-	return &op{kind: "fallocate", text: fmt.Sprintf("fallocate %d at %d of %s, mode %d", n, off, p, mode), paths: []string{p}, writes: true,
+	return &op{kind: "fallocate", text: fmt.Sprintf("fallocate %d at %d of %s, mode %d", n, off, p, mode),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
 			return with(s.path(p), unix.O_RDWR, 0, func(fd int) string {
 				out := outcome(retry(func() error { return unix.Fallocate(fd, mode, off, n) }))
@@ -205,7 +212,8 @@ func (m *model) opFallocate() *op {
 func (m *model) opCopyRange() *op {
 	from, to := m.file(), m.file()
 	offIn, offOut, n := m.offset(m.sizeOf(from)), m.offset(m.sizeOf(to)), m.size()
-	return &op{kind: "copy range", text: fmt.Sprintf("copy %d at %d of %s to %d of %s", n, offIn, from, offOut, to), paths: []string{from, to}, writes: true,
+	return &op{kind: "copy range", text: fmt.Sprintf("copy %d at %d of %s to %d of %s", n, offIn, from, offOut, to),
+		paths: []string{from, to}, writes: true,
 		do: func(s *side) string {
 			return with(s.path(from), unix.O_RDONLY, 0, func(in int) string {
 				return with(s.path(to), unix.O_WRONLY, 0, func(out int) string {
@@ -230,12 +238,14 @@ func (m *model) opCopyRange() *op {
 // opTmpfile makes a file without a name and gives it one.
 func (m *model) opTmpfile() *op {
 	dir, p, data := m.directory(), m.fresh(), m.data(m.size())
-	return &op{kind: "tmpfile", text: fmt.Sprintf("tmpfile in %s, write %d, link as %s", dir, len(data), p), paths: []string{p}, writes: true,
+	return &op{kind: "tmpfile", text: fmt.Sprintf("tmpfile in %s, write %d, link as %s", dir, len(data), p),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
 			return with(s.path(dir), unix.O_TMPFILE|unix.O_RDWR, 0o640, func(fd int) string {
 				out := write(fd, data)
 				return out + outcome(retry(func() error {
-					return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, s.path(p), unix.AT_SYMLINK_FOLLOW)
+					return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, s.path(p),
+						unix.AT_SYMLINK_FOLLOW)
 				}))
 			})
 		}}
@@ -244,7 +254,8 @@ func (m *model) opTmpfile() *op {
 // opUnlinked creates a file, removes its name and continues to use it.
 func (m *model) opUnlinked() *op {
 	p, data, more := m.fresh(), m.data(m.size()), m.data(m.size())
-	return &op{kind: "unlinked", text: fmt.Sprintf("create %s, write %d, unlink, write %d", p, len(data), len(more)), paths: []string{p},
+	return &op{kind: "unlinked", text: fmt.Sprintf("create %s, write %d, unlink, write %d", p, len(data), len(more)),
+		paths: []string{p},
 		do: func(s *side) string {
 			return with(s.path(p), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, 0o600, func(fd int) string {
 				out := write(fd, data) + outcome(retry(func() error { return unix.Unlink(s.path(p)) })) + write(fd, more)
@@ -278,12 +289,14 @@ func (m *model) opChown() *op {
 		do: func(s *side) string { return outcome(retry(func() error { return unix.Lchown(s.path(p), uid, gid) })) }}
 }
 
-// opUtimes sets times before the present, and reads both of them at once, because a later read of the file may change the atime.
+// opUtimes sets times before the present, and reads both of them at once, because a later read of the file may change
+// the atime.
 func (m *model) opUtimes() *op {
 	p := m.some()
 	at := unix.Timespec{Sec: 1 + m.rnd.Int64N(artificial-1), Nsec: m.rnd.Int64N(1e9)}
 	mt := unix.Timespec{Sec: 1 + m.rnd.Int64N(artificial-1), Nsec: m.rnd.Int64N(1e9)}
-	return &op{kind: "utimes", text: fmt.Sprintf("utimes %s %d.%09d %d.%09d", p, at.Sec, at.Nsec, mt.Sec, mt.Nsec), paths: []string{p}, atomic: true,
+	return &op{kind: "utimes", text: fmt.Sprintf("utimes %s %d.%09d %d.%09d", p, at.Sec, at.Nsec, mt.Sec, mt.Nsec),
+		paths: []string{p}, atomic: true,
 		do: func(s *side) string {
 			var st unix.Stat_t
 			err := retry(func() error {
@@ -296,14 +309,16 @@ func (m *model) opUtimes() *op {
 		}}
 }
 
-// xattrName returns one of a few names, which fit together with their values into the one block that ext4 has for attributes.
+// xattrName returns one of a few names, which fit together with their values into the one block that ext4 has for
+// attributes.
 func (m *model) xattrName() string {
 	return []string{"user.a", "user.bb", "user.c." + strings.Repeat("c", 60), "user.none", "other.a"}[m.rnd.IntN(5)]
 }
 
 func (m *model) opSetXattr() *op {
 	p, name, value, flags := m.someOrRoot(), m.xattrName(), m.data(m.rnd.IntN(400)), m.rnd.IntN(3)
-	return &op{kind: "set xattr", text: fmt.Sprintf("set xattr %s of %s to %d, flags %d", name, p, len(value), flags), paths: []string{p}, atomic: true,
+	return &op{kind: "set xattr", text: fmt.Sprintf("set xattr %s of %s to %d, flags %d", name, p, len(value), flags),
+		paths: []string{p}, atomic: true,
 		do: func(s *side) string {
 			return outcome(retry(func() error { return unix.Lsetxattr(s.path(p), name, value, flags) }))
 		}}
@@ -347,7 +362,8 @@ func (m *model) opStat() *op {
 func (m *model) opLongName() *op {
 	p := filepath.Join(m.directory(), strings.Repeat("n", 255+m.rnd.IntN(2)))
 	if m.rnd.IntN(3) == 0 {
-		return &op{kind: "unlink long", text: "unlink " + p, paths: []string{p}, do: func(s *side) string { return outcome(os.Remove(s.path(p))) }}
+		return &op{kind: "unlink long", text: "unlink " + p, paths: []string{p},
+			do: func(s *side) string { return outcome(os.Remove(s.path(p))) }}
 	}
 	return &op{kind: "create long", text: "create " + p, paths: []string{p}, writes: true,
 		do: func(s *side) string {

@@ -15,12 +15,17 @@ var makers = []struct {
 	weight int
 	make   func(m *model) *op
 }{
-	{8, (*model).opCreate}, {4, (*model).opReplace}, {12, (*model).opWrite}, {5, (*model).opAppend}, {5, (*model).opTruncate},
-	{6, (*model).opOpen}, {8, (*model).opHandleWrite}, {5, (*model).opHandleRead}, {3, (*model).opHandleTruncate}, {4, (*model).opHandleClose},
-	{3, (*model).opSync}, {4, (*model).opMapWrite}, {2, (*model).opMapRead}, {2, (*model).opFallocate}, {3, (*model).opCopyRange},
-	{9, (*model).opRename}, {2, (*model).opRenameDirectory}, {4, (*model).opRenameFlags}, {4, (*model).opLink}, {6, (*model).opUnlink}, {4, (*model).opRmdir}, {6, (*model).opMkdir},
+	{8, (*model).opCreate}, {4, (*model).opReplace}, {12, (*model).opWrite}, {5, (*model).opAppend},
+	{5, (*model).opTruncate},
+	{6, (*model).opOpen}, {8, (*model).opHandleWrite}, {5, (*model).opHandleRead}, {3, (*model).opHandleTruncate},
+	{4, (*model).opHandleClose},
+	{3, (*model).opSync}, {4, (*model).opMapWrite}, {2, (*model).opMapRead}, {2, (*model).opFallocate},
+	{3, (*model).opCopyRange},
+	{9, (*model).opRename}, {2, (*model).opRenameDirectory}, {4, (*model).opRenameFlags}, {4, (*model).opLink},
+	{6, (*model).opUnlink}, {4, (*model).opRmdir}, {6, (*model).opMkdir},
 	{3, (*model).opSymlink}, {2, (*model).opMknod}, {2, (*model).opTmpfile}, {3, (*model).opUnlinked},
-	{4, (*model).opChmod}, {2, (*model).opChown}, {3, (*model).opUtimes}, {4, (*model).opSetXattr}, {2, (*model).opRemoveXattr},
+	{4, (*model).opChmod}, {2, (*model).opChown}, {3, (*model).opUtimes}, {4, (*model).opSetXattr},
+	{2, (*model).opRemoveXattr},
 	{3, (*model).opRead}, {3, (*model).opReadDir}, {3, (*model).opStat}, {1, (*model).opLongName}, {1, (*model).opSyncDir},
 }
 
@@ -90,7 +95,8 @@ func (m *model) fresh() string {
 		return name
 	}
 	p := m.known[m.rnd.IntN(len(m.known))]
-	if info, err := os.Lstat(m.plain.path(p)); err != nil || !info.IsDir() && m.rnd.IntN(30) > 0 || strings.Count(p, "/") > 6 {
+	if info, err := os.Lstat(m.plain.path(p)); err != nil || !info.IsDir() && m.rnd.IntN(30) > 0 ||
+		strings.Count(p, "/") > 6 {
 		p = filepath.Dir(p)
 	}
 	return filepath.Join(p, name)
@@ -196,7 +202,8 @@ func write(fd int, data []byte) string {
 
 func (m *model) opCreate() *op {
 	p, mode, data := m.fresh(), uint32(m.rnd.IntN(0o1000))|0o600, m.data(m.size())
-	return &op{kind: "create", text: fmt.Sprintf("create %s, mode %o, write %d", p, mode, len(data)), paths: []string{p}, writes: true,
+	return &op{kind: "create", text: fmt.Sprintf("create %s, mode %o, write %d", p, mode, len(data)),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
 			return with(s.path(p), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode, func(fd int) string { return write(fd, data) })
 		}}
@@ -204,9 +211,11 @@ func (m *model) opCreate() *op {
 
 func (m *model) opReplace() *op {
 	p, data := m.file(), m.data(m.size())
-	return &op{kind: "replace", text: fmt.Sprintf("replace the contents of %s by %d", p, len(data)), paths: []string{p}, writes: true,
+	return &op{kind: "replace", text: fmt.Sprintf("replace the contents of %s by %d", p, len(data)),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
-			return with(s.path(p), unix.O_CREAT|unix.O_TRUNC|unix.O_WRONLY, 0o644, func(fd int) string { return write(fd, data) })
+			return with(s.path(p), unix.O_CREAT|unix.O_TRUNC|unix.O_WRONLY, 0o644,
+				func(fd int) string { return write(fd, data) })
 		}}
 }
 
@@ -214,7 +223,8 @@ func (m *model) opWrite() *op {
 	p := m.file()
 	data, off := m.data(m.size()), m.offset(m.sizeOf(p))
 	flags := []int{unix.O_WRONLY, unix.O_RDWR}[m.rnd.IntN(2)]
-	return &op{kind: "write", text: fmt.Sprintf("write %d at %d of %s", len(data), off, p), paths: []string{p}, writes: true,
+	return &op{kind: "write", text: fmt.Sprintf("write %d at %d of %s", len(data), off, p),
+		paths: []string{p}, writes: true,
 		do: func(s *side) string {
 			return with(s.path(p), flags, 0, func(fd int) string { return pwrite(fd, data, off) })
 		}}
@@ -266,7 +276,8 @@ func (m *model) opRenameDirectory() *op {
 }
 
 func (m *model) rename(from, to string) *op {
-	return &op{kind: "rename", text: "rename " + from + " to " + to, paths: []string{from, to, filepath.Dir(from), filepath.Dir(to)}, atomic: true,
+	return &op{kind: "rename", text: "rename " + from + " to " + to,
+		paths: []string{from, to, filepath.Dir(from), filepath.Dir(to)}, atomic: true,
 		do: func(s *side) string {
 			out := outcome(retry(func() error { return unix.Rename(s.path(from), s.path(to)) }))
 			if s == m.plain && out == "" {
@@ -285,7 +296,8 @@ func (m *model) opRenameFlags() *op {
 			to = m.fresh()
 		}
 	}
-	return &op{kind: name, text: "rename " + from + " to " + to + ", " + name, paths: []string{from, to, filepath.Dir(from), filepath.Dir(to)}, atomic: true,
+	return &op{kind: name, text: "rename " + from + " to " + to + ", " + name,
+		paths: []string{from, to, filepath.Dir(from), filepath.Dir(to)}, atomic: true,
 		do: func(s *side) string {
 			out := outcome(retry(func() error {
 				return unix.Renameat2(unix.AT_FDCWD, s.path(from), unix.AT_FDCWD, s.path(to), uint(flags))
@@ -320,7 +332,8 @@ func (m *model) opRmdir() *op {
 
 func (m *model) opMkdir() *op {
 	p, mode := m.fresh(), uint32(m.rnd.IntN(0o1000))
-	return &op{kind: "mkdir", text: fmt.Sprintf("mkdir %s, mode %o", p, mode), paths: []string{p, filepath.Dir(p)}, atomic: true,
+	return &op{kind: "mkdir", text: fmt.Sprintf("mkdir %s, mode %o", p, mode),
+		paths: []string{p, filepath.Dir(p)}, atomic: true,
 		do: func(s *side) string { return outcome(retry(func() error { return unix.Mkdir(s.path(p), mode) })) }}
 }
 

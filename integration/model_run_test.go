@@ -70,7 +70,8 @@ func plainTree(t testing.TB, dir string, files map[string]gittest.File) {
 	}
 }
 
-// The comparison finds no difference between two plain directories, and detects a side that now and then skips a kind of op.
+// The comparison finds no difference between two plain directories, and detects a side that now and then skips a kind
+// of op.
 func TestModelItself(t *testing.T) {
 	every := func(n int, kinds ...string) func(*op) bool {
 		seen := 0
@@ -99,8 +100,8 @@ func TestModelItself(t *testing.T) {
 			t.Parallel()
 			steps := modelSteps
 			if wrong != nil {
-				// Most faults are detected within a few hundred steps. A rare one may need several thousand: a file's length that was
-				// not prepared is soon hidden by a write.
+				// Most faults are detected within a few hundred steps. A rare one may need several thousand: a file's length that
+				// was not prepared is soon hidden by a write.
 				steps = 50_000
 			}
 			files := modelBase(rand.New(rand.NewPCG(1, 2)))
@@ -136,15 +137,16 @@ type modelMount struct {
 	flags []string
 }
 
-// newModelMount serves a base tree and mounts it beside a clone of it. Git writes the clone, which is the tree that the mount
-// must show.
+// newModelMount serves a base tree and mounts it beside a clone of it. Git writes the clone, which is the tree that the
+// mount must show.
 func newModelMount(w *world, seed int, flags ...string) *modelMount {
 	w.Helper()
 	r := w.repo("model.git", object.SHA1)
 	w.commit(r, modelBase(rand.New(rand.NewPCG(1, 2))))
 	s := w.serve(gittest.ServerOptions{})
 	s.Inject(gittest.Fault{Kind: gittest.NoObjectInfo, On: gittest.Capabilities})
-	mm := &modelMount{w: w, url: s.URL("model.git"), flags: append([]string{"--history", "none", "--prefetch", "none"}, flags...)}
+	mm := &modelMount{w: w, url: s.URL("model.git"),
+		flags: append([]string{"--history", "none", "--prefetch", "none"}, flags...)}
 	mm.m = w.mount(mm.url, mm.flags...)
 	m, err := newModel(newSide("the plain tree", w.clone("file://"+r.Path)), newSide("the mount", mm.m.Dir), uint64(seed))
 	if err != nil {
@@ -165,12 +167,13 @@ func (mm *modelMount) again() error {
 	return nil
 }
 
-// flush makes the kernel write back dirty pages and times. It is not an fsync: the daemon receives writes and times, and is not
-// asked to make them durable. Pages of closed files have been written back by close; syncfs writes back those of open
-// ones too, but does not wait for FUSE (mm: AS_NO_DATA_INTEGRITY), sync_file_range does.
+// flush makes the kernel write back dirty pages and times. It is not an fsync: the daemon receives writes and times,
+// and is not asked to make them durable. Pages of closed files have been written back by close; syncfs writes back
+// those of open ones too, but does not wait for FUSE (mm: AS_NO_DATA_INTEGRITY), sync_file_range does.
 func (mm *modelMount) flush() error {
 	for _, fd := range mm.other.open {
-		err := unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+		err := unix.SyncFileRange(fd, 0, 0,
+			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 		if err != nil {
 			return mm.failed("flush", err)
 		}
@@ -221,8 +224,8 @@ func (mm *modelMount) kill(flush bool) error {
 	return nil
 }
 
-// killDuring kills the daemon while it makes a change. The change must be complete or absent afterwards, and complete if the daemon
-// had acknowledged it.
+// killDuring kills the daemon while it makes a change. The change must be complete or absent afterwards, and complete
+// if the daemon had acknowledged it.
 func (mm *modelMount) killDuring() error {
 	var o *op
 	for o == nil || !o.atomic {
@@ -255,7 +258,8 @@ func (mm *modelMount) killDuring() error {
 		}
 		return nil
 	}
-	if want := mm.plain.do(o); want != got && o.kind != "utimes" { // opUtimes also reads the times, which may fail with ENOTCONN
+	// opUtimes also reads the times, which may fail with ENOTCONN
+	if want := mm.plain.do(o); want != got && o.kind != "utimes" {
 		return mm.failed(fmt.Sprintf("the mount answered %s, want %s", short(got), short(want)), nil)
 	}
 	if err := mm.compareAll(); err != nil {
@@ -314,7 +318,8 @@ func TestModelsAtOnce(t *testing.T) {
 	var models []*model
 	for i := range n {
 		part := fmt.Sprintf("part%d", i)
-		m, err := newModel(newSide("the plain tree", filepath.Join(clone, part)), newSide("the mount", mount.path(part)), uint64(modelSeed+i))
+		m, err := newModel(newSide("the plain tree", filepath.Join(clone, part)), newSide("the mount", mount.path(part)),
+			uint64(modelSeed+i))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The model test runs the same random operations on two trees, one of them on a plain file system, and compares the result
-// of each operation and the trees afterwards. The plain tree is the oracle: the test has no model of POSIX.
+// The model test runs the same random operations on two trees, one of them on a plain file system, and compares the
+// result of each operation and the trees afterwards. The plain tree is the oracle: the test has no model of POSIX.
 //
-// Terms: a side is one of the two trees; an op is one operation that is run on both; the outcome of an op is its errno and
-// its results, as text.
+// Terms: a side is one of the two trees; an op is one operation that is run on both; the outcome of an op is its errno
+// and its results, as text.
 
 const (
 	modelPaths   = 250 // the tree is pruned when it has more
@@ -24,7 +24,8 @@ const (
 	modelHistory = 40  // number of ops that a failure prints
 )
 
-// side is one of the two trees. wrong is used by the test of the model test: the side skips the ops for which it returns true.
+// side is one of the two trees. wrong is used by the test of the model test: the side skips the ops for which it
+// returns true.
 type side struct {
 	name  string
 	root  string

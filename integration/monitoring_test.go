@@ -28,8 +28,8 @@ import (
 
 const monitoringDir = "../deploy/monitoring"
 
-// watched is a daemon with two mounts whose metrics have a sample of every family. The session of the mount pushes to a session
-// remote, and reads of the mount brief fail after a second without an answer of the remote.
+// watched is a daemon with two mounts whose metrics have a sample of every family. The session of the mount pushes to a
+// session remote, and reads of the mount brief fail after a second without an answer of the remote.
 type watched struct {
 	*world
 	address      string // of the metrics
@@ -50,7 +50,8 @@ func newWatched(t *testing.T) *watched {
 		w.commit(w.repo(name, object.SHA1), files)
 	}
 	w.remote = w.serve(gittest.ServerOptions{})
-	w.sessions, w.token, w.address = filepath.Join(w.root, "sessions.git"), filepath.Join(w.root, "token"), "127.0.0.1:"+freePort(t)
+	w.sessions, w.token, w.address = filepath.Join(w.root, "sessions.git"), filepath.Join(w.root, "token"),
+		"127.0.0.1:"+freePort(t)
 	w.git(w.root, "init", "-q", "--bare", w.sessions)
 	check(t, os.WriteFile(w.token, []byte("metrics-secret\n"), 0o600))
 	w.startDaemon("--metrics", w.address, "--metrics-token-file", w.token)
@@ -108,8 +109,8 @@ func quotaFamilies(t testing.TB) map[string]*metricstest.Family {
 	return must[map[string]*metricstest.Family](t)(metricstest.Parse(text.String()))
 }
 
-// panelExpressions returns the expressions of the dashboard by the title of their panel. Variables of Grafana have the values that
-// Grafana would insert.
+// panelExpressions returns the expressions of the dashboard by the title of their panel. Variables of Grafana have the
+// values that Grafana would insert.
 func panelExpressions(t testing.TB) map[string][]string {
 	t.Helper()
 	var dashboard struct {
@@ -122,7 +123,8 @@ func panelExpressions(t testing.TB) map[string][]string {
 	all := map[string][]string{}
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
-			all[p.Title] = append(all[p.Title], strings.NewReplacer("$instance", ".*", "$__rate_interval", "1m").Replace(target.Expr))
+			all[p.Title] = append(all[p.Title], strings.NewReplacer("$instance", ".*", "$__rate_interval",
+				"1m").Replace(target.Expr))
 		}
 	}
 	return all
@@ -134,7 +136,8 @@ var (
 	labelMatcher = regexp.MustCompile(`([a-z_]+)(=~|!~|!=|=)['"]([^'"]*)['"]`)
 )
 
-// TestMonitoringNames compares the metrics and labels that the alert rules, the dashboard and the runbook name with a scrape.
+// TestMonitoringNames compares the metrics and labels that the alert rules, the dashboard and the runbook name with a
+// scrape.
 func TestMonitoringNames(t *testing.T) {
 	w := newWatched(t)
 	all := w.families()
@@ -221,7 +224,8 @@ type prometheus struct {
 }
 
 // quick are the changes that make the rules judge seconds instead of minutes: the test cannot wait for five minutes.
-var quick = strings.NewReplacer("for: 5m", "for: 1s", "for: 2m", "for: 1s", "for: 10m", "for: 1s", "for: 15m", "for: 1s",
+var quick = strings.NewReplacer("for: 5m", "for: 1s", "for: 2m", "for: 1s", "for: 10m", "for: 1s",
+	"for: 15m", "for: 1s",
 	"_pending[5m]", "_pending[2s]", "pending_seconds > 300", "pending_seconds > 2")
 
 // startPrometheus starts a Prometheus with the alert rules, and ends it with the test.
@@ -240,7 +244,8 @@ scrape_configs:
     static_configs: [{targets: ["%s"]}]
 `, w.token, w.address), 0o644))
 	p := &prometheus{w.world, "127.0.0.1:" + freePort(w)}
-	cmd := exec.Command(program, "--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path", filepath.Join(dir, "data"),
+	cmd := exec.Command(program, "--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path",
+		filepath.Join(dir, "data"),
 		"--web.listen-address", p.address, "--log.level", "warn")
 	log := must[*os.File](w)(os.Create(filepath.Join(dir, "log")))
 	defer log.Close()
@@ -303,8 +308,8 @@ func (p *prometheus) fires(w *watched, names ...string) {
 	}
 }
 
-// TestMonitoringWithPrometheus checks the rules and the dashboard with a real Prometheus that scrapes a real daemon, in which the test
-// provokes the conditions.
+// TestMonitoringWithPrometheus checks the rules and the dashboard with a real Prometheus that scrapes a real daemon, in
+// which the test provokes the conditions.
 func TestMonitoringWithPrometheus(t *testing.T) {
 	program, err := exec.LookPath("prometheus")
 	promtool, err2 := exec.LookPath("promtool")
@@ -312,7 +317,8 @@ func TestMonitoringWithPrometheus(t *testing.T) {
 		gittest.Skip(t, "prometheus is not installed (make monitoring-test downloads it)")
 	}
 	t.Parallel()
-	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"check", "config", "--syntax-only", "prometheus.yml"}, {"test", "rules", "alerts_test.yml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"},
+		{"check", "config", "--syntax-only", "prometheus.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command(promtool, args...)
 		cmd.Dir = monitoringDir
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -341,7 +347,8 @@ func TestMonitoringWithPrometheus(t *testing.T) {
 	cut := w.remote.Inject(gittest.Fault{Kind: gittest.Cut})
 	waits := w.start("cat", w.mount.path("dir5/file"))
 	failed := w.start("cat", w.brief.path("dir5/file"))
-	p.fires(w, "ArtifactfsMountDegraded", "ArtifactfsRemoteUnreachable", "ArtifactfsProgramsWait", "ArtifactfsProgramsGetErrors",
+	p.fires(w, "ArtifactfsMountDegraded", "ArtifactfsRemoteUnreachable", "ArtifactfsProgramsWait",
+		"ArtifactfsProgramsGetErrors",
 		"ArtifactfsRemoteErrors")
 	if err := failed.Wait(); err == nil {
 		t.Error("read of a remote that does not answer succeeded")
@@ -434,13 +441,16 @@ func TestTop(t *testing.T) {
 	}
 	r = w.afs("top", "--hosts", list, "--metrics-token-file", w.token, "--once", "--interval", "0.5")
 	lines := strings.Split(r.stdout, "\n")
-	if len(lines) != 4 || !strings.HasSuffix(lines[1], dead+": connection refused") || !strings.HasSuffix(lines[2], w.address) {
+	if len(lines) != 4 || !strings.HasSuffix(lines[1], dead+": connection refused") ||
+		!strings.HasSuffix(lines[2], w.address) {
 		t.Errorf("top of two hosts, as text: %s", r)
 	}
-	if out := w.ok("top", "--once", "--interval", "0.1"); !strings.Contains(out, w.mount.Dir) || !strings.Contains(out, w.brief.Dir) {
+	if out := w.ok("top", "--once", "--interval", "0.1"); !strings.Contains(out, w.mount.Dir) ||
+		!strings.Contains(out, w.brief.Dir) {
 		t.Errorf("top of this host: got %q", out)
 	}
-	if out := w.ok("top", "--hosts", w.address, "--metrics-token-file", w.token, "--once", "--interval", "0.1"); !strings.Contains(out, w.address) {
+	if out := w.ok("top", "--hosts", w.address, "--metrics-token-file", w.token, "--once", "--interval",
+		"0.1"); !strings.Contains(out, w.address) {
 		t.Errorf("top of one host: got %q", out)
 	}
 	w.refusal(w.afs("top", "--all-hosts"), control.ExitUsage, "no list of hosts in", "artifactfs top --hosts LIST")

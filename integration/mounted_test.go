@@ -23,8 +23,10 @@ func TestListStatusPrefetch(t *testing.T) {
 		t.Errorf("list printed\n%s", out)
 	}
 	st := m.status()
-	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() || st.State != control.StateMounted || !st.GitReady ||
-		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Fetched != 0 {
+	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() ||
+		st.State != control.StateMounted || !st.GitReady ||
+		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete ||
+		st.Blobs.Total != int64(len(files)) || st.Blobs.Fetched != 0 {
 		t.Errorf("status: got %+v", st)
 	}
 	w.ok("prefetch", m.Dir, "known", "d?/sub/f1", "--wait")
@@ -41,7 +43,8 @@ func TestListStatusPrefetch(t *testing.T) {
 	if n := readAll(t, m.Dir, matched); n > 0 || len(s.Log().Fetches()) > 0 {
 		t.Errorf("%d reads of prefetched files failed; requests\n%s", n, s.Log())
 	}
-	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"fetched":6`) {
+	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 ||
+		!strings.Contains(r.stdout, `"matched":6,"fetched":6`) {
 		t.Error(r)
 	}
 	// After a prefetch of everything, the figures of the status are those of the tree.
@@ -50,7 +53,8 @@ func TestListStatusPrefetch(t *testing.T) {
 	for _, f := range files {
 		bytes += int64(len(f.Data))
 	}
-	if st = m.status(); st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
+	if st = m.status(); st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Bytes != bytes ||
+		st.Queue != (control.QueueStatus{}) {
 		t.Errorf("status: got %+v, want %d bytes", st, bytes)
 	}
 	// While the remote is unreachable, prefetch of missing contents fails; it does not wait for ever.
@@ -101,9 +105,11 @@ func TestWaitForAllFailsHonestly(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("wait in vain"))
 	s := w.serve(gittest.ServerOptions{})
-	s.Inject(gittest.Fault{Kind: gittest.Status, Status: 403, On: gittest.Fetch, Match: func(r gittest.Request) bool { return r.Filter == "" }})
+	s.Inject(gittest.Fault{Kind: gittest.Status, Status: 403, On: gittest.Fetch,
+		Match: func(r gittest.Request) bool { return r.Filter == "" }})
 	dir := w.place("m")
-	w.refused(control.ExitRemote, "access forbidden", "", s.URL("r.git"), dir, "--wait", "all", "--prefetch", "all", "--history", "none", "--timeout", "2s")
+	w.refused(control.ExitRemote, "access forbidden", "", s.URL("r.git"), dir, "--wait", "all", "--prefetch", "all",
+		"--history", "none", "--timeout", "2s")
 	w.nothingLeft(dir)
 }
 
@@ -114,9 +120,11 @@ func TestHistoryHealsBehindTheMount(t *testing.T) {
 	must[[]object.ID](t)(repo.History(30))
 	w.commit(repo, sample("history heals"))
 	s := w.serve(gittest.ServerOptions{})
-	fault := s.Inject(gittest.Fault{Kind: gittest.TruncatedPack, After: 100, Match: func(r gittest.Request) bool { return r.Depth == 0 && r.Filter != "" }})
+	fault := s.Inject(gittest.Fault{Kind: gittest.TruncatedPack, After: 100,
+		Match: func(r gittest.Request) bool { return r.Depth == 0 && r.Filter != "" }})
 	m := w.mount(s.URL("r.git"), "--prefetch", "none", "--timeout", "2s")
-	st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
+	st := m.await("status tells of the fault",
+		func(st control.MountStatus) bool { return st.State == control.StateDegraded })
 	if !strings.Contains(st.Error, "history") || fault.Hits() == 0 {
 		t.Errorf("status: got %+v", st)
 	}

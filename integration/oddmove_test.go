@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A switch to a commit with a name that no working tree can have is refused, as by git, and changes nothing. A mount that follows its
-// branch stays where it is until the branch has another commit.
+// A switch to a commit with a name that no working tree can have is refused, as by git, and changes nothing. A mount
+// that follows its branch stays where it is until the branch has another commit.
 func TestMovesRefuseNamesThatCannotBeShown(t *testing.T) {
 	t.Parallel()
 	for name, odd := range map[string]func(r oddRepo) oddEntry{
@@ -58,7 +58,8 @@ func TestMovesRefuseNamesThatCannotBeShown(t *testing.T) {
 			})
 			same("a move that was refused")
 			w.git(r.Path, "update-ref", "refs/heads/main", better.String())
-			await.Until(t, "the move to the next commit", func() bool { return w.git(f.Dir, "rev-parse", "HEAD") == better.String() })
+			await.Until(t, "the move to the next commit",
+				func() bool { return w.git(f.Dir, "rev-parse", "HEAD") == better.String() })
 			if got := namesBelow(t, f.path("odd")); got != "a" {
 				t.Errorf("files of the next commit: got %q, want a", got)
 			}

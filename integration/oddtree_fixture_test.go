@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// oddRepo is a served repository whose objects git would not make. Its methods write objects as they are described, without a check.
+// oddRepo is a served repository whose objects git would not make. Its methods write objects as they are described,
+// without a check.
 type oddRepo struct {
 	*gittest.Repo
 	w      *world
@@ -69,7 +70,8 @@ func (r oddRepo) dir(name string, entries ...oddEntry) oddEntry {
 func (r oddRepo) publish(branch string, tree object.ID) object.ID {
 	r.w.Helper()
 	parent := ""
-	if tip, err := gittest.Git(context.Background(), r.Path, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
+	if tip, err := gittest.Git(context.Background(), r.Path, "rev-parse", "--verify", "--quiet",
+		"refs/heads/"+branch); err == nil {
 		parent = "parent " + strings.TrimSpace(tip) + "\n"
 	}
 	const who = "Odd <odd@example.invalid> 1700000000 +0000"
@@ -78,8 +80,8 @@ func (r oddRepo) publish(branch string, tree object.ID) object.ID {
 	return id
 }
 
-// around returns the entries of a root with the odd directory "odd", an ordinary directory and a file. If inRoot is set, the odd
-// entries are in the root itself.
+// around returns the entries of a root with the odd directory "odd", an ordinary directory and a file. If inRoot is
+// set, the odd entries are in the root itself.
 func (r oddRepo) around(inRoot bool, odd ...oddEntry) []oddEntry {
 	r.w.Helper()
 	plain := []oddEntry{r.dir("plain", r.file("a", "a\n"), r.file("b", "b\n")), r.file("root", "root\n")}

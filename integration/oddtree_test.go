@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// oddTree is a directory that git would not write. If git refuses to check it out, the clone shows less than the mount, and the fields
-// state what the mount shows.
+// oddTree is a directory that git would not write. If git refuses to check it out, the clone shows less than the mount,
+// and the fields state what the mount shows.
 type oddTree struct {
 	entries func(r oddRepo) []oddEntry
 	shown   string   // names that the mount shows, if the clone shows others
@@ -29,7 +29,8 @@ var oddTrees = map[string]oddTree{
 		return []oddEntry{r.file(strings.Repeat("日本", 45)+".md", "long\n"), r.file("normal", "n\n")}
 	}, shown: "normal", hidden: []string{"日本"}, kept: []string{"日本"}},
 	"long directory": {entries: func(r oddRepo) []oddEntry {
-		return []oddEntry{r.dir(strings.Repeat("n", 300), r.file("in", "in\n"), r.dir("deep", r.file("er", "er\n"))), r.file("normal", "n\n")}
+		return []oddEntry{r.dir(strings.Repeat("n", 300), r.file("in", "in\n"), r.dir("deep", r.file("er", "er\n"))),
+			r.file("normal", "n\n")}
 	}, shown: "normal", hidden: []string{"nnn"}, kept: []string{"nnn"}},
 	"duplicate": {entries: func(r oddRepo) []oddEntry {
 		return []oddEntry{r.file("n", "n\n"), r.file("x", "1\n"), r.file("x", "2\n")}
@@ -51,10 +52,12 @@ var oddTrees = map[string]oddTree{
 	}},
 	"modes": {entries: func(r oddRepo) []oddEntry {
 		f := r.file("", "f\n").id
-		return []oddEntry{{"0", "a", f}, {"010644", "b", f}, {"100664", "c", f}, {"104755", "d", f}, {"120777", "e", f}, {"0000100644", "f", f}}
+		return []oddEntry{{"0", "a", f}, {"010644", "b", f}, {"100664", "c", f}, {"104755", "d", f}, {"120777", "e", f},
+			{"0000100644", "f", f}}
 	}},
 	"dot git": {entries: func(r oddRepo) []oddEntry {
-		return []oddEntry{r.dir(".GIT", r.file("config", "c\n")), r.file(".git", "g\n"), r.file("git~1", "s\n"), r.file("n", "n\n")}
+		return []oddEntry{r.dir(".GIT", r.file("config", "c\n")), r.file(".git", "g\n"), r.file("git~1", "s\n"),
+			r.file("n", "n\n")}
 	}, shown: "n", hidden: []string{".git", ".GIT", "git~1"}, removed: "D  odd/.GIT/config\nD  odd/.git\nD  odd/git~1"},
 	"HFS": {entries: func(r oddRepo) []oddEntry { return []oddEntry{r.file(".g\u200cit", "h\n"), r.file("n", "n\n")} }},
 	"dots": {entries: func(r oddRepo) []oddEntry {
@@ -81,8 +84,8 @@ func namesBelow(t *testing.T, dir string) string {
 	return strings.Join(names, "\n")
 }
 
-// TestOddTrees mounts directories that git would not write, beside a clone. The mount must show the same names, or more where git refuses
-// all of them, and neither a commit nor a checkpoint may lose the others.
+// TestOddTrees mounts directories that git would not write, beside a clone. The mount must show the same names, or more
+// where git refuses all of them, and neither a commit nor a checkpoint may lose the others.
 func TestOddTrees(t *testing.T) {
 	for name, odd := range oddTrees {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +132,8 @@ func TestOddTrees(t *testing.T) {
 				t.Helper()
 				paths := strings.Split(w.git(m.Dir, "-c", "core.quotePath=false", "ls-tree", "-r", "--name-only", tree), "\n")
 				for _, name := range slices.Concat([]string{"root", "plain/a", "plain/b"}, strings.Split(shown, "\n"), odd.kept) {
-					if !slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, name) || strings.HasPrefix(p, "odd/"+name) }) {
+					if !slices.ContainsFunc(paths,
+						func(p string) bool { return strings.HasPrefix(p, name) || strings.HasPrefix(p, "odd/"+name) }) {
 						t.Errorf("%s: got paths %.200q, want %s", what, paths, name)
 					}
 				}

@@ -21,7 +21,8 @@ import (
 )
 
 // oddVerbs are the rows of the table of TestOddRepositories, in the order in which they are tried.
-var oddVerbs = []string{"mount", "status", "switch", "commit", "checkpoint", "restore", "resume", "fork", "merge", "promote", "follow"}
+var oddVerbs = []string{"mount", "status", "switch", "commit", "checkpoint", "restore", "resume", "fork", "merge",
+	"promote", "follow"}
 
 // oddTable collects the results of all columns.
 type oddTable struct {
@@ -54,8 +55,8 @@ type oddColumn struct {
 	removed string // git's status, if git refuses entries: its next commit removes them
 }
 
-// cell stores a result: "clone" for equal to a clone, "kept" for nothing lost where git makes no clone, "refused" for a refusal with
-// nothing changed.
+// cell stores a result: "clone" for equal to a clone, "kept" for nothing lost where git makes no clone, "refused" for a
+// refusal with nothing changed.
 func (c *oddColumn) cell(verb, result, bad string, args ...any) {
 	c.Helper()
 	if bad != "" {
@@ -135,7 +136,8 @@ func (c *oddColumn) edit(script string, dirs ...string) {
 	}
 }
 
-// lost returns the paths of one commit that another has not, without those that git itself removes since it refuses their names.
+// lost returns the paths of one commit that another has not, without those that git itself removes since it refuses
+// their names.
 func (c *oddColumn) lost(dir, old, new string) string {
 	c.Helper()
 	list := func(commit string) []string {
@@ -153,7 +155,8 @@ func (c *oddColumn) start(remote *carried, shown string) {
 	c.m = c.w.bare(c.url, append(remote.flags("work"), "--wait", "git", "--ref", "main")...)
 	// The clone of a tree with one name for two directories depends on git's version.
 	clone := c.w.place("c")
-	if err := exec.Command("git", "clone", "--quiet", "--branch", "main", c.url, clone).Run(); err == nil && !strings.HasSuffix(c.Name(), "/two-directories") {
+	if err := exec.Command("git", "clone", "--quiet", "--branch", "main", c.url, clone).Run(); err == nil &&
+		!strings.HasSuffix(c.Name(), "/two-directories") {
 		c.clone = clone
 	}
 	status := c.w.git(c.m.Dir, "status", "--porcelain")
@@ -212,7 +215,8 @@ func (c *oddColumn) committed() {
 	}
 }
 
-// sessions makes a checkpoint, restores it, resumes and forks the session on another host, merges the fork, and promotes the result.
+// sessions makes a checkpoint, restores it, resumes and forks the session on another host, merges the fork, and
+// promotes the result.
 func (c *oddColumn) sessions(remote *carried) {
 	c.Helper()
 	c.edit("echo new >plain/new && echo more >>plain/b && git add plain/new", c.m.Dir)
@@ -228,7 +232,8 @@ func (c *oddColumn) sessions(remote *carried) {
 	o := c.w.elsewhere()
 	again, fork := mounted{w: o}, mounted{w: o}
 	quiet := []string{"--history", "none", "--prefetch", "none", "--wait", "git"}
-	o.json(&again.MountReply, append([]string{"session", "resume", "work", o.place("again"), "--session-remote", remote.arg}, quiet...)...)
+	o.json(&again.MountReply,
+		append([]string{"session", "resume", "work", o.place("again"), "--session-remote", remote.arg}, quiet...)...)
 	c.compared("resume", c.state(again.Dir)+c.w.git(again.Dir, "rev-parse", "HEAD"), want+head)
 	o.json(&fork.MountReply, append([]string{"session", "fork", "work", o.place("fork"), "--session", "try"}, quiet...)...)
 	c.compared("fork", c.state(fork.Dir)+c.w.git(fork.Dir, "rev-parse", "HEAD"), want+head)
@@ -239,7 +244,8 @@ func (c *oddColumn) sessions(remote *carried) {
 	c.compared("merge", filesBelow(c, again.Dir), filesBelow(c, fork.Dir))
 	c.edit("git add -A && git commit -qm three", again.Dir)
 	promote := []string{"session", "promote", "-C", again.Dir, "--to", ":promoted"}
-	if res := o.afs(promote...); res.code != 0 { // names that git has removed from its index are changes that are not committed
+	// names that git has removed from its index are changes that are not committed
+	if res := o.afs(promote...); res.code != 0 {
 		if c.clone != "" || !strings.Contains(res.stderr, "hint: run git commit, or name the checkpoint HEAD") {
 			c.Fatal(res)
 		}
@@ -293,22 +299,29 @@ func readFile(t *testing.T, path string) string {
 var stranges = map[string]func(r oddRepo) []oddEntry{
 	"plain": func(r oddRepo) []oddEntry { return []oddEntry{r.file("f", "f\n")} },
 	"names": func(r oddRepo) []oddEntry {
-		return []oddEntry{r.file("\x01\n\t", "1\n"), r.file(" ", "2\n"), r.file("\"q\\", "3\n"), r.file("$(x)", "4\n"), r.file("-rf", "5\n"),
+		return []oddEntry{r.file("\x01\n\t", "1\n"), r.file(" ", "2\n"), r.file("\"q\\", "3\n"), r.file("$(x)", "4\n"),
+			r.file("-rf", "5\n"),
 			r.file("A", "6\n"), r.file("a", "7\n"), r.file("\xff\xfe", "8\n"), r.file("é", "9\n"), r.file("e\u0301", "10\n")}
 	},
 	"links": func(r oddRepo) []oddEntry {
 		link := func(name, to string) oddEntry { return oddEntry{"120000", name, r.put("blob", []byte(to))} }
-		return []oddEntry{link("a", "../plain"), link("b", "/dev/null"), link("c", "c"), link("d", strings.Repeat("long/", 700)), link("e", "none")}
+		return []oddEntry{link("a", "../plain"), link("b", "/dev/null"), link("c", "c"),
+			link("d", strings.Repeat("long/", 700)), link("e", "none")}
 	},
 	"submodules": func(r oddRepo) []oddEntry {
 		absent := must[object.ID](r.w)(object.ParseIDOf(r.format, strings.Repeat("5", 40)))
 		return []oddEntry{r.file("f", "f\n"), {"160000", "module", absent}}
 	},
 	"filters": func(r oddRepo) []oddEntry {
-		return []oddEntry{r.file(".gitattributes", "*.crlf eol=crlf\n*.id ident\n*.u16 working-tree-encoding=UTF-16LE-BOM\n*.none filter=none\n*.x -text\n"),
-			r.file("a.crlf", "1\n2\n"), r.file("b.id", "$Id$\n"), r.file("c.u16", "text\n"), r.file("d.none", "n\n"), r.file("e.x", "1\r\n")}
+		return []oddEntry{r.file(".gitattributes",
+			"*.crlf eol=crlf\n*.id ident\n*.u16 working-tree-encoding=UTF-16LE-BOM\n*.none filter=none\n*.x -text\n"),
+			r.file("a.crlf", "1\n2\n"), r.file("b.id", "$Id$\n"), r.file("c.u16", "text\n"), r.file("d.none", "n\n"),
+			r.file("e.x", "1\r\n")}
 	},
-	"empty directories": func(r oddRepo) []oddEntry { return []oddEntry{r.dir("a"), r.dir("b", r.dir("c")), r.file("f", "f\n")} },
+	"empty directories": func(r oddRepo) []oddEntry {
+		return []oddEntry{r.dir("a"), r.dir("b", r.dir("c")),
+			r.file("f", "f\n")}
+	},
 	"ignored": func(r oddRepo) []oddEntry {
 		return []oddEntry{r.file(".gitignore", "*\n!kept\n"), r.file("file", "f\n"), r.file("kept", "k\n")}
 	},
@@ -340,8 +353,9 @@ func randomOdd(r oddRepo, seed uint64) []oddEntry {
 	return directory(2)
 }
 
-// TestOddRepositories tries each verb on repositories that git would not write, or that programs stumble over, and logs a table. Each verb
-// does what it does in a clone or, where git makes none, loses nothing; or it is refused and changes nothing.
+// TestOddRepositories tries each verb on repositories that git would not write, or that programs stumble over, and logs
+// a table. Each verb does what it does in a clone or, where git makes none, loses nothing; or it is refused and changes
+// nothing.
 func TestOddRepositories(t *testing.T) {
 	t.Parallel()
 	kinds := maps.Clone(oddTrees)
@@ -349,7 +363,8 @@ func TestOddRepositories(t *testing.T) {
 		kinds[name] = oddTree{entries: entries}
 	}
 	for seed := range uint64(3) {
-		kinds[fmt.Sprint("random ", seed)] = oddTree{entries: func(r oddRepo) []oddEntry { return randomOdd(r, seed) }, shown: "?"}
+		kinds[fmt.Sprint("random ", seed)] = oddTree{entries: func(r oddRepo) []oddEntry { return randomOdd(r, seed) },
+			shown: "?"}
 	}
 	if os.Getenv("AFS_ODD") != "all" {
 		maps.DeleteFunc(kinds, func(name string, _ oddTree) bool {
@@ -368,7 +383,8 @@ func TestOddRepositories(t *testing.T) {
 				entries := kind.entries(r)
 				r.publish("main", r.tree(r.around(false, entries...)...))
 				w.git(r.Path, "branch", "next", "main")
-				r.publish("next", r.tree(r.dir("odd", entries...), r.dir("plain", r.file("a", "next\n"), r.file("c", "c\n")), r.file("root", "root\n")))
+				r.publish("next", r.tree(r.dir("odd", entries...), r.dir("plain", r.file("a", "next\n"), r.file("c", "c\n")),
+					r.file("root", "root\n")))
 				c.url = w.serve(gittest.ServerOptions{Config: []string{"http.receivepack=true"}}).URL("r.git")
 				remote := w.sessionRemote("path", nil)
 				c.start(remote, kind.shown)

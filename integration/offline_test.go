@@ -14,11 +14,12 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// offlineTime is the longest time for an operation that needs no contents. It is generous, because machines are busy: a wait
-// for the network would be many times longer.
+// offlineTime is the longest time for an operation that needs no contents. It is generous, because machines are busy: a
+// wait for the network would be many times longer.
 const offlineTime = 3 * time.Second
 
-// Operations that need no contents need no network: no file has been read, no size is known, and the server is unreachable.
+// Operations that need no contents need no network: no file has been read, no size is known, and the server is
+// unreachable.
 func TestWithoutNetwork(t *testing.T) {
 	w := newWorld(t)
 	const many = 1000
@@ -92,8 +93,10 @@ func TestWithoutNetwork(t *testing.T) {
 	// The changes have the expected result, and untouched files are fetched once the network is back.
 	s.up()
 	for path, want := range map[string]string{
-		"moved/sub33/f0013": "moved 13\n", "moved/f": "source 0\n", src(2): "source 1\n", src(3): "new\n", src(4): "source 5\n", src(5): "source 4\n",
-		src(6): "source 6\n", src(8): "source 8\n", src(10): "source 10\n", "link": "source 11\n", src(15): "", src(16): "", src(17): "new\n", src(18): "anew\n",
+		"moved/sub33/f0013": "moved 13\n", "moved/f": "source 0\n", src(2): "source 1\n", src(3): "new\n",
+		src(4): "source 5\n", src(5): "source 4\n",
+		src(6): "source 6\n", src(8): "source 8\n", src(10): "source 10\n", "link": "source 11\n", src(15): "", src(16): "",
+		src(17): "new\n", src(18): "anew\n",
 	} {
 		if !filepath.IsAbs(path) {
 			path = m.path(path)
@@ -118,7 +121,8 @@ func TestWithoutNetwork(t *testing.T) {
 	}
 }
 
-// within returns an error if f has not returned after the duration d, so that a call that waits for the network does not block the test.
+// within returns an error if f has not returned after the duration d, so that a call that waits for the network does
+// not block the test.
 func within(d time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -130,7 +134,8 @@ func within(d time.Duration, f func() error) error {
 	}
 }
 
-// The first call that reads the size of a file whose size is unknown returns the right size, whichever system call it is.
+// The first call that reads the size of a file whose size is unknown returns the right size, whichever system call it
+// is.
 func TestSizesNeverLie(t *testing.T) {
 	w := newWorld(t)
 	sizes := []int{0, 1, 100, 4095, 4096, 4097, 8193, 70_001}
@@ -249,7 +254,8 @@ func TestSizesNeverLie(t *testing.T) {
 		}},
 	}
 	files := map[string]gittest.File{}
-	name := func(way, size int) string { return fmt.Sprintf("way%02d-%d/f", way, size) } // each file has its own directory, so that readahead does not fetch it
+	// each file has its own directory, so that readahead does not fetch it
+	name := func(way, size int) string { return fmt.Sprintf("way%02d-%d/f", way, size) }
 	for i := range ways {
 		for _, n := range sizes {
 			data := make([]byte, n)

@@ -49,7 +49,8 @@ func posixTmpfile(t *testing.T, dir string) {
 	}
 	never := must[int](t)(unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL, 0o640))
 	defer unix.Close(never)
-	wants(t, "naming what never shall have a name", unix.Linkat(never, "", unix.AT_FDCWD, path+"2", unix.AT_EMPTY_PATH), unix.ENOENT)
+	wants(t, "naming what never shall have a name", unix.Linkat(never, "", unix.AT_FDCWD, path+"2", unix.AT_EMPTY_PATH),
+		unix.ENOENT)
 }
 
 func posixDirect(t *testing.T, dir string) {
@@ -60,7 +61,8 @@ func posixDirect(t *testing.T, dir string) {
 	}
 	check(t, err)
 	defer unix.Close(fd)
-	mem := must[[]byte](t)(unix.Mmap(-1, 0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)) // aligned
+	// aligned
+	mem := must[[]byte](t)(unix.Mmap(-1, 0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE))
 	defer unix.Munmap(mem)
 	for i := range mem {
 		mem[i] = byte(i / 100)
@@ -71,7 +73,8 @@ func posixDirect(t *testing.T, dir string) {
 		t.Error("read after a direct write" + where(got, want))
 	}
 	check(t, os.WriteFile(path, bytes.Repeat([]byte("b"), 8192), 0o644)) // the data stays in the page cache
-	if n, err := unix.Pread(fd, mem[:8192], 0); n != 8192 || err != nil || !bytes.Equal(mem[:8192], bytes.Repeat([]byte("b"), 8192)) {
+	if n, err := unix.Pread(fd, mem[:8192], 0); n != 8192 || err != nil ||
+		!bytes.Equal(mem[:8192], bytes.Repeat([]byte("b"), 8192)) {
 		t.Errorf("direct read after a write: got %d bytes, %v", n, err)
 	}
 }
@@ -162,7 +165,8 @@ func posixSpecialFiles(t *testing.T, dir string) {
 }
 
 func posixNames(t *testing.T, dir string) {
-	names := []string{strings.Repeat("n", 255), strings.Repeat("é", 127), "new\nline", "-rf", "*", " ", "...", "\xff\xfe", "com1", "a:b", `back\slash`, "~", ".hidden", "Case", "case"}
+	names := []string{strings.Repeat("n", 255), strings.Repeat("é", 127), "new\nline", "-rf", "*", " ", "...", "\xff\xfe",
+		"com1", "a:b", `back\slash`, "~", ".hidden", "Case", "case"}
 	for c := 1; c < 256; c++ {
 		if c != '/' {
 			names = append(names, "byte-"+string([]byte{byte(c)}))
@@ -336,7 +340,8 @@ func posixRemovedDirectory(t *testing.T, dir string) {
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		t.Errorf("fstat of the removed directory: %v", err)
 	}
-	if n, err := unix.Getdents(fd, make([]byte, 1024)); n > 64 || err != nil && err != unix.ENOENT { // "." and ".." may be returned
+	// "." and ".." may be returned
+	if n, err := unix.Getdents(fd, make([]byte, 1024)); n > 64 || err != nil && err != unix.ENOENT {
 		t.Errorf("read the removed directory: got %d bytes of entries, %v", n, err)
 	}
 	_, err := unix.Openat(fd, "file", unix.O_CREAT|unix.O_WRONLY, 0o644)

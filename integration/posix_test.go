@@ -287,14 +287,16 @@ func posixOrdinaryUser(t *testing.T, dir string) {
 		}
 	}
 	for _, script := range []string{
-		"echo x >>open/roots", "cat open/secret", "rm -f open/roots", "mv open/roots open/other", "ls closed", "touch new", "chmod 777 open/roots", "chown 0 open/mine",
+		"echo x >>open/roots", "cat open/secret", "rm -f open/roots", "mv open/roots open/other", "ls closed", "touch new",
+		"chmod 777 open/roots", "chown 0 open/mine",
 		"touch -d 2001-02-03 open/roots", "ln open/secret open/stolen 2>/dev/null && cat open/stolen", ": >open/roots",
 	} {
 		if out, err := asNobody(t, dir, script); err == nil {
 			t.Errorf("script %s succeeded as another user: %s", script, out)
 		}
 	}
-	if st := statOf(t, filepath.Join(dir, "open/mine")); st.Uid != nobody || st.Gid != nobody || st.Mode != unix.S_IFREG|0o600 {
+	if st := statOf(t, filepath.Join(dir, "open/mine")); st.Uid != nobody || st.Gid != nobody ||
+		st.Mode != unix.S_IFREG|0o600 {
 		t.Errorf("owner and mode: got uid %d, gid %d, mode %o", st.Uid, st.Gid, st.Mode)
 	}
 }
@@ -421,7 +423,8 @@ func posixHolesOfDirtyPages(t *testing.T, dir string) {
 func posixStatfs(t *testing.T, dir string) {
 	var st unix.Statfs_t
 	check(t, unix.Statfs(dir, &st))
-	if st.Bsize < 512 || st.Blocks == 0 || st.Bfree > st.Blocks || st.Bavail == 0 || st.Bavail > st.Bfree || st.Files == 0 || st.Ffree == 0 || st.Namelen != 255 {
+	if st.Bsize < 512 || st.Blocks == 0 || st.Bfree > st.Blocks || st.Bavail == 0 || st.Bavail > st.Bfree ||
+		st.Files == 0 || st.Ffree == 0 || st.Namelen != 255 {
 		t.Errorf("statfs: got %+v, want plausible numbers of blocks and files", st)
 	}
 }
@@ -434,7 +437,8 @@ func posixTimes(t *testing.T, dir string) {
 		check(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{a, m}, 0))
 		return statOf(t, path)
 	}
-	for _, ts := range []unix.Timespec{{Sec: 1, Nsec: 1}, {Sec: 1234567890, Nsec: 123456789}, {Sec: 0, Nsec: 999999999}, {Sec: -2, Nsec: 5}, {Sec: 5_000_000_000, Nsec: 7}} {
+	for _, ts := range []unix.Timespec{{Sec: 1, Nsec: 1}, {Sec: 1234567890, Nsec: 123456789}, {Sec: 0, Nsec: 999999999},
+		{Sec: -2, Nsec: 5}, {Sec: 5_000_000_000, Nsec: 7}} {
 		other := unix.Timespec{Sec: ts.Sec + 3, Nsec: 17}
 		if st := set(ts, other); st.Atim != ts || st.Mtim != other {
 			t.Errorf("set %v and %v, got %v and %v", ts, other, st.Atim, st.Mtim)

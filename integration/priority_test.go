@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// builder creates a repository of some thousand files with a few manifests and settings files far apart, and returns the
-// paths of these.
+// builder creates a repository of some thousand files with a few manifests and settings files far apart, and returns
+// the paths of these.
 func (w *world) builder() (r *gittest.Repo, first []string) {
 	w.Helper()
 	r = w.repo("build.git", object.SHA1)
 	files := map[string]gittest.File{"zz/last.png": {Data: []byte("\x89PNG\r\n\x1a\n")}}
 	put := func(name string) { files[name] = gittest.File{Data: []byte("content of " + name + "\n")} }
-	first = []string{"go.mod", "package.json", ".editorconfig", "AGENTS.md", ".github/workflows/ci.yml", "Makefile", "m40/pkg/Cargo.toml", "m79/pyproject.toml"}
+	first = []string{"go.mod", "package.json", ".editorconfig", "AGENTS.md", ".github/workflows/ci.yml", "Makefile",
+		"m40/pkg/Cargo.toml", "m79/pyproject.toml"}
 	for _, name := range first {
 		put(name)
 	}
@@ -80,16 +81,19 @@ func TestManifestsComeFirst(t *testing.T) {
 	}
 }
 
-// While background responses are stuck and thousands of blobs are queued, the blob of a read is fetched before all of them.
+// While background responses are stuck and thousands of blobs are queued, the blob of a read is fetched before all of
+// them.
 func TestReadOvertakesThousands(t *testing.T) {
 	w := newWorld(t)
 	r, _ := w.builder()
 	m := w.meter(r, gittest.ServerOptions{})
-	stuck := m.Inject(gittest.Fault{Kind: gittest.Stall, Match: func(r gittest.Request) bool { return len(r.Wants) > 100 }})
+	stuck := m.Inject(gittest.Fault{Kind: gittest.Stall,
+		Match: func(r gittest.Request) bool { return len(r.Wants) > 100 }})
 	defer stuck.Remove()
 	mount := w.mount(m.url(), "--history", "none", "--prefetch", "all")
 	w.until("two background requests are stuck", func() bool { return stuck.Hits() == 2 })
-	queued := mount.await("thousands are queued", func(s control.MountStatus) bool { return s.Queue.Background >= 1000 }).Queue.Background
+	queued := mount.await("thousands are queued",
+		func(s control.MountStatus) bool { return s.Queue.Background >= 1000 }).Queue.Background
 	if got := must[[]byte](t)(os.ReadFile(mount.path("zz/last.png"))); len(got) != 8 {
 		t.Errorf("read the waited-for file: got %q", got)
 	}

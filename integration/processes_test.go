@@ -34,7 +34,8 @@ func daemonsBelow(dir string) []int {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00")) // a worker of another build
+		// a worker of another build
+		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00"))
 		if err == nil && ours && bytes.Contains(args, []byte("\x00"+dir+"/")) {
 			pids = append(pids, pid)
 		}
@@ -54,8 +55,9 @@ func isHelper(pid int) bool {
 	return bytes.Contains(args, []byte("\x00upload-pack-helper\x00"))
 }
 
-// writeProgram writes an executable file. It prevents this process from forking at the same time: the child would keep the file open
-// for writing until it executes its own program, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
+// writeProgram writes an executable file. It prevents this process from forking at the same time: the child would keep
+// the file open for writing until it executes its own program, and the kernel refuses to execute a file that is open
+// for writing (ETXTBSY).
 func writeProgram(path string, content []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

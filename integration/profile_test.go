@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// profiled is a repository of 60 directories with 40 files each. A build reads one file in most directories, in an order that is not
-// the order of the tree.
+// profiled is a repository of 60 directories with 40 files each. A build reads one file in most directories, in an
+// order that is not the order of the tree.
 type profiled struct {
 	served
 	repo  *gittest.Repo
@@ -44,7 +44,8 @@ func (p *profiled) read(m mounted, paths []string) {
 	}
 }
 
-// traffic waits until no request is in flight, and returns the numbers of requests for blobs and of blobs since the last call of forget.
+// traffic waits until no request is in flight, and returns the numbers of requests for blobs and of blobs since the
+// last call of forget.
 func (p *profiled) traffic() (requests, blobs int) {
 	p.w.Helper()
 	p.quiet()
@@ -94,7 +95,8 @@ func TestProfileOfABuildIsPrefetched(t *testing.T) {
 	p.forget()
 	p.read(first, p.build)
 	without, _ := p.traffic()
-	if s := first.status().Blobs.Profile; s == nil || s.Name != "build" || !s.Recording || s.Recorded != int64(len(p.build)) || s.Source != "" {
+	if s := first.status().Blobs.Profile; s == nil || s.Name != "build" || !s.Recording ||
+		s.Recorded != int64(len(p.build)) || s.Source != "" {
 		t.Errorf("status while the build is recorded: got profile %+v, want build with %d recorded paths", s, len(p.build))
 	}
 	w.unmount(first)
@@ -119,7 +121,8 @@ func TestProfileOfABuildIsPrefetched(t *testing.T) {
 	o.unmount(second)
 }
 
-// A profile contains paths, so it is of use at a later commit, in which files have changed and directories were renamed.
+// A profile contains paths, so it is of use at a later commit, in which files have changed and directories were
+// renamed.
 func TestProfileIsUsedAtALaterCommit(t *testing.T) {
 	w := newWorld(t)
 	p := w.profiled()
@@ -139,10 +142,12 @@ func TestProfileIsUsedAtALaterCommit(t *testing.T) {
 	o := w.cold()
 	p.forget()
 	second := o.mount(p.url(), append(noBudget, "--read-only")...)
-	rest := slices.DeleteFunc(slices.Clone(p.build), func(path string) bool { return filepath.Dir(path) == filepath.Dir(p.build[1]) })
+	rest := slices.DeleteFunc(slices.Clone(p.build),
+		func(path string) bool { return filepath.Dir(path) == filepath.Dir(p.build[1]) })
 	p.read(second, rest)
 	if requests, blobs := p.traffic(); requests > 3 || blobs > len(rest)+33 {
-		t.Errorf("build of a later commit: %d requests for %d blobs, want at most 3 for %d\n%s", requests, blobs, len(rest)+33, p.Log())
+		t.Errorf("build of a later commit: %d requests for %d blobs, want at most 3 for %d\n%s", requests, blobs,
+			len(rest)+33, p.Log())
 	}
 	o.unmount(second)
 }
@@ -160,7 +165,8 @@ func TestSearchIsRecordedWithoutPaths(t *testing.T) {
 	p.forget()
 	second := o.mount(p.url(), "--history", "none", "--wait", "all")
 	if requests, blobs := p.traffic(); requests > 4 || blobs < 2400 {
-		t.Errorf("prefetch of the whole tree: %d requests for %d blobs, want at most 4 for at least 2400\n%s", requests, blobs, p.Log())
+		t.Errorf("prefetch of the whole tree: %d requests for %d blobs, want at most 4 for at least 2400\n%s", requests,
+			blobs, p.Log())
 	}
 	o.unmount(second)
 }
@@ -220,7 +226,8 @@ func TestRecordingContinuesAfterATakeover(t *testing.T) {
 		p.read(m, p.build[20:])
 		w.unmount(m)
 		if got := w.profile("build").Paths; !slices.Equal(got, p.build) {
-			t.Errorf("paths recorded across a takeover: got %d, want the %d of the build, in order:\n%q", len(got), len(p.build), got)
+			t.Errorf("paths recorded across a takeover: got %d, want the %d of the build, in order:\n%q", len(got),
+				len(p.build), got)
 		}
 		w.ok("profile", "delete", "build")
 	}
@@ -278,13 +285,16 @@ func TestProfileIsShared(t *testing.T) {
 	o := w.elsewhere()
 	p.forget()
 	m = o.mount(p.url(), append(noBudget, flags("two")...)...)
-	s := m.await("the profile of the session remote is in use", func(s control.MountStatus) bool { return s.Blobs.Profile.Source != "" })
-	if s.Blobs.Profile.Source != "session-remote" || s.Blobs.Profile.Paths != int64(len(p.build)) || !s.Blobs.Profile.Shared {
+	s := m.await("the profile of the session remote is in use",
+		func(s control.MountStatus) bool { return s.Blobs.Profile.Source != "" })
+	if s.Blobs.Profile.Source != "session-remote" || s.Blobs.Profile.Paths != int64(len(p.build)) ||
+		!s.Blobs.Profile.Shared {
 		t.Errorf("profile on another machine: got %+v, want %d paths from the session remote", s.Blobs.Profile, len(p.build))
 	}
 	p.read(m, p.build)
 	if requests, blobs := p.traffic(); requests > 4 || blobs > len(p.build)+33 {
-		t.Errorf("build with a shared profile: %d requests for %d blobs, want at most 4 for %d\n%s", requests, blobs, len(p.build)+33, p.Log())
+		t.Errorf("build with a shared profile: %d requests for %d blobs, want at most 4 for %d\n%s", requests, blobs,
+			len(p.build)+33, p.Log())
 	}
 	o.unmount(m)
 	if got := o.profile("build").Paths; len(got) != len(p.build) {
@@ -325,7 +335,8 @@ func TestHostileProfileIsIgnored(t *testing.T) {
 		w.git(tree, "add", ".")
 		w.git(tree, "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "Profile")
 		w.git(tree, "push", "-qf", c.arg, "HEAD:refs/afs/profile/"+name)
-		m := w.mount(p.url(), append(append(noBudget, c.flags(name)...), "--wait", "all", "--profile", name, "--share-profile")...)
+		m := w.mount(p.url(), append(append(noBudget, c.flags(name)...), "--wait", "all", "--profile", name,
+			"--share-profile")...)
 		p.read(m, p.build[:2])
 		if s := m.status().Blobs.Profile; s.Source != "" && name != "vanished" {
 			t.Errorf("%s: profile %+v is in use, want none", name, s)
@@ -354,7 +365,8 @@ func TestProfileCommands(t *testing.T) {
 	p.read(m, p.build[:2])
 	w.unmount(m)
 	w.json(&list, "profile", "list", p.url(), "--json")
-	if len(list.Profiles) != 1 || list.Profiles[0].Name != "build" || list.Profiles[0].Remote != p.url() || list.Profiles[0].Paths != 2 {
+	if len(list.Profiles) != 1 || list.Profiles[0].Name != "build" || list.Profiles[0].Remote != p.url() ||
+		list.Profiles[0].Paths != 2 {
 		t.Errorf("profiles after a mount: got %+v, want build with 2 paths", list.Profiles)
 	}
 	if got, want := w.ok("profile", "show", "build"), strings.Join(p.build[:2], "\n")+"\n"; got != want {
@@ -369,7 +381,8 @@ func TestProfileCommands(t *testing.T) {
 			t.Errorf("deleted profile: %s, want exit code 1 and a hint", r)
 		}
 	}
-	for _, args := range [][]string{{"profile", "show", "../x"}, {"mount", p.url(), w.place("m"), "--profile", "a/b"}, {"mount", p.url(), w.place("m"), "--profile", "none", "--share-profile"}} {
+	for _, args := range [][]string{{"profile", "show", "../x"}, {"mount", p.url(), w.place("m"), "--profile", "a/b"},
+		{"mount", p.url(), w.place("m"), "--profile", "none", "--share-profile"}} {
 		if r := w.afs(args...); r.code != control.ExitUsage {
 			t.Errorf("invalid name: %s, want exit code 2", r)
 		}

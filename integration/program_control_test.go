@@ -69,16 +69,21 @@ func TestProtocolWithoutALibrary(t *testing.T) {
 		return answer
 	}
 	a := ask(`{"version":7,"op":"checkpoint","args":{"dir":"` + m.Dir + `","mood":"good"},"trace":1}`)
-	if string(a["version"]) != "6" || !strings.Contains(string(a["result"]), `"id":"01`) || string(a["ignored"]) != `["mood"]` {
-		t.Errorf("checkpoint asked by a later version: got %s, want a checkpoint in version 6 and the field that was ignored", a)
+	if string(a["version"]) != "6" || !strings.Contains(string(a["result"]), `"id":"01`) ||
+		string(a["ignored"]) != `["mood"]` {
+		t.Errorf("checkpoint asked by a later version: got %s, want a checkpoint in version 6 and the field that was ignored",
+			a)
 	}
-	if a := ask(`{"version":7,"op":"frobnicate","args":{}}`); !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
+	if a := ask(`{"version":7,"op":"frobnicate","args":{}}`); !strings.Contains(string(a["error"]),
+		`"kind":"unsupported"`) {
 		t.Errorf("unknown operation: got %s, want an error of kind unsupported", a)
 	}
-	if a := ask(`{"version":5,"op":"status"}`); string(a["version"]) != "5" || !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
+	if a := ask(`{"version":5,"op":"status"}`); string(a["version"]) != "5" ||
+		!strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
 		t.Errorf("status asked by an older version: got %s, want an error of kind unsupported in version 5", a)
 	}
-	if a := ask(`{"version":6,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]), `"kind":"not-found"`) {
+	if a := ask(`{"version":6,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]),
+		`"kind":"not-found"`) {
 		t.Errorf("log of an unknown session: got %s, want an error of kind not-found", a)
 	}
 }
@@ -91,7 +96,8 @@ func TestTenants(t *testing.T) {
 	client := must[*control.Client](w)(control.Ensure(t.Context(), control.Launch{State: w.state, Executable: binary}))
 	mount := func(tenant string, readOnly bool) (string, error) {
 		dir := w.place("m-" + tenant)
-		_, err := client.Mount(t.Context(), control.MountRequest{Remote: remote, Dir: dir, Session: "work", Tenant: tenant, ReadOnly: readOnly}, nil)
+		_, err := client.Mount(t.Context(), control.MountRequest{Remote: remote, Dir: dir, Session: "work", Tenant: tenant,
+			ReadOnly: readOnly}, nil)
 		return dir, err
 	}
 	unmount := func(dir string) {

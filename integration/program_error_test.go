@@ -19,7 +19,8 @@ func (w *world) reported(r result) control.ReportedError {
 	w.Helper()
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	var report map[string]control.ReportedError
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &report); err != nil || len(report) != 1 || report["error"].Code == "" {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &report); err != nil || len(report) != 1 ||
+		report["error"].Code == "" {
 		w.Fatalf("last line of stdout is not an error object (%v): %s", err, r)
 	}
 	return report["error"]
@@ -46,19 +47,25 @@ func TestErrorsAsJSON(t *testing.T) {
 		code      control.ErrorCode
 		retryable bool
 	}{
-		{"no credentials", &gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: "right"}, mount(good), control.ExitRemote, control.CodeAuth, false},
-		{"forbidden", &gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden}, mount(good), control.ExitRemote, control.CodeRefused, false},
+		{"no credentials", &gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: "right"}, mount(good),
+			control.ExitRemote, control.CodeAuth, false},
+		{"forbidden", &gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden}, mount(good), control.ExitRemote,
+			control.CodeRefused, false},
 		{"no such repository", nil, mount(s.URL("other.git")), control.ExitRemote, control.CodeNotFound, false},
 		{"no such ref", nil, mount(good, "--ref", "mian"), control.ExitRemote, control.CodeNotFound, false},
 		{"refused connection", nil, mount("http://" + closed + "/r.git"), control.ExitRemote, control.CodeUnreachable, true},
-		{"limited", &gittest.Fault{Kind: gittest.Status, Status: http.StatusTooManyRequests, RetryAfter: time.Hour}, mount(good, "--timeout", "2s"), control.ExitRemote, control.CodeRateLimited, true},
+		{"limited", &gittest.Fault{Kind: gittest.Status, Status: http.StatusTooManyRequests, RetryAfter: time.Hour},
+			mount(good, "--timeout", "2s"), control.ExitRemote, control.CodeRateLimited, true},
 		{"unknown scheme", nil, mount("ftp://host.invalid/r.git"), control.ExitUsage, control.CodeUsage, false},
 		{"unknown flag", nil, []string{"mount", good, "--bogus", "--json"}, control.ExitUsage, control.CodeUsage, false},
 		{"mounted already", nil, []string{"mount", good, m.Dir, "--json"}, control.ExitFailed, control.CodeConflict, false},
 		{"nothing mounted", nil, []string{"status", dir, "--json"}, control.ExitNotMounted, control.CodeNotMounted, false},
-		{"no such session", nil, []string{"session", "log", "-C", "none-such", "--json"}, control.ExitNotMounted, control.CodeNotFound, false},
-		{"no such checkpoint", nil, []string{"session", "show", "none-such", "-C", m.Dir, "--json"}, control.ExitNotMounted, control.CodeNotFound, false},
-		{"unmount of nothing, after the result", nil, []string{"unmount", dir, "--json"}, control.ExitNotMounted, control.CodeNotMounted, false},
+		{"no such session", nil, []string{"session", "log", "-C", "none-such", "--json"}, control.ExitNotMounted,
+			control.CodeNotFound, false},
+		{"no such checkpoint", nil, []string{"session", "show", "none-such", "-C", m.Dir, "--json"}, control.ExitNotMounted,
+			control.CodeNotFound, false},
+		{"unmount of nothing, after the result", nil, []string{"unmount", dir, "--json"}, control.ExitNotMounted,
+			control.CodeNotMounted, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{TB: t, root: w.root, state: w.state, repos: w.repos}

@@ -75,13 +75,14 @@ func (w *world) faulting(s served, dir, in string, args ...string) asked {
 	return f
 }
 
-// TestGitAsksOnce limits the cost of git commands: queries to the daemon, requests to the remote, and blobs. The test fails if a
-// command requests one blob after the other.
+// TestGitAsksOnce limits the cost of git commands: queries to the daemon, requests to the remote, and blobs. The test
+// fails if a command requests one blob after the other.
 func TestGitAsksOnce(t *testing.T) {
 	t.Parallel()
 	build := newWorld(t)
 	repo := build.long()
-	ids := build.git(repo.Path, "rev-list", "--objects", "--no-object-names", "--filter=object:type=blob", "--filter-provided-objects", "main")
+	ids := build.git(repo.Path, "rev-list", "--objects", "--no-object-names", "--filter=object:type=blob",
+		"--filter-provided-objects", "main")
 	ids = strings.Join(strings.Split(ids, "\n")[:200], "\n") + "\n"
 	for _, c := range []struct {
 		name                       string
@@ -91,9 +92,11 @@ func TestGitAsksOnce(t *testing.T) {
 	}{
 		// Commands that write trees only check that the other files exist.
 		{"first commit", 0, 0, 0, "", []string{"-c", "alias.do=!echo new >new && git add new && git commit -q -m New", "do"}},
-		{"stash and pop", 0, 0, 0, "", []string{"-c", "alias.do=!echo new >new && git add new && git stash -q && git stash pop -q", "do"}},
-		{"write-tree without cached trees", 0, 0, 0, "", []string{"-c", "alias.do=!export GIT_INDEX_FILE=$PWD/../all.index && " +
-			"git ls-tree -r HEAD | git update-index --index-info && git write-tree", "do"}},
+		{"stash and pop", 0, 0, 0, "",
+			[]string{"-c", "alias.do=!echo new >new && git add new && git stash -q && git stash pop -q", "do"}},
+		{"write-tree without cached trees", 0, 0, 0, "",
+			[]string{"-c", "alias.do=!export GIT_INDEX_FILE=$PWD/../all.index && " +
+				"git ls-tree -r HEAD | git update-index --index-info && git write-tree", "do"}},
 		{"log", 1, 1, 60, "", []string{"log", "-p", "-20"}},
 		{"log --stat", 1, 1, 60, "", []string{"log", "--stat", "-20"}},
 		{"log without contents", 0, 0, 0, "", []string{"log", "--oneline", "--name-status"}},
@@ -123,7 +126,8 @@ func TestGitAsksOnce(t *testing.T) {
 			w.repos = build.repos
 			s := w.serve(gittest.ServerOptions{})
 			// The push of a commit to the session remote happens after the command, at any time, and is not a request of git.
-			m := w.mount(s.URL(repo.Path), "--history", "full", "--prefetch", "none", "--session-remote", "none", "--log-level", "debug")
+			m := w.mount(s.URL(repo.Path), "--history", "full", "--prefetch", "none", "--session-remote", "none",
+				"--log-level", "debug")
 			f := w.faulting(s, m.Dir, c.in, c.args...)
 			t.Logf("%d questions, %d requests, %d blobs", f.questions, f.requests, f.blobs)
 			if f.questions > c.questions || f.requests > c.requests || f.blobs > c.blobs {

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A test binary that is killed or times out runs no cleanup, so its mounts and daemons would stay. A second process, the reaper,
-// waits for its end, which the kernel reports by closing a pipe, and removes them.
+// A test binary that is killed or times out runs no cleanup, so its mounts and daemons would stay. A second process,
+// the reaper, waits for its end, which the kernel reports by closing a pipe, and removes them.
 
-const reaps = "AFS_REAPS" // environment variable of the reaper: the directory below which it removes all mounts and processes
+// environment variable of the reaper: the directory below which it removes all mounts and processes
+const reaps = "AFS_REAPS"
 
 // reaper starts the process that outlives this one; done ends it when everything has been cleaned up.
 func reaper() (done func(), err error) {
@@ -38,7 +39,8 @@ func reaper() (done func(), err error) {
 	}, nil
 }
 
-// reap waits for the end of the process that has started this one, and removes its mounts and processes below a directory.
+// reap waits for the end of the process that has started this one, and removes its mounts and processes below a
+// directory.
 func reap(dir string) {
 	io.Copy(io.Discard, os.Stdin)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -61,7 +63,8 @@ func processesOf(dir string) (pids []int) {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range found {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if args, readErr := os.ReadFile(name); err == nil && readErr == nil && pid != os.Getpid() && bytes.Contains(args, []byte(dir+"/")) {
+		if args, readErr := os.ReadFile(name); err == nil && readErr == nil && pid != os.Getpid() &&
+			bytes.Contains(args, []byte(dir+"/")) {
 			pids = append(pids, pid)
 		}
 	}

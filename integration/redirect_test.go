@@ -64,7 +64,8 @@ func TestRedirect(t *testing.T) {
 	check(t, os.WriteFile(m.path("node_modules/a"), []byte("a\n"), 0o644))
 	check(t, os.MkdirAll(m.path("web/dist/js"), 0o755))
 	check(t, os.Mkdir(m.path("d0/target"), 0o755))
-	for _, name := range []string{"node_modules", "web/dist", "d0/target"} { // the lookup waits until the directory is redirected
+	// the lookup waits until the directory is redirected
+	for _, name := range []string{"node_modules", "web/dist", "d0/target"} {
 		if device(t, m.path(name)) != device(t, w.state) {
 			t.Errorf("%s is on the file system of the mount, want the redirect", name)
 		}
@@ -98,7 +99,8 @@ func TestRedirect(t *testing.T) {
 		t.Error("the directory below the bind mount was removed")
 	}
 	r := w.afs("unmount", m.Dir)
-	if r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") { // site, and dist in it, which is a plain directory now
+	// site, and dist in it, which is a plain directory now
+	if r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") {
 		t.Error(r)
 	}
 	again, _ := w.mountAt(url, m.Dir, "--redirect", "")
@@ -110,7 +112,8 @@ func TestRedirect(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A process that creates the directory, and one that looks it up at the same time, see the redirect and not the directory below it.
+// A process that creates the directory, and one that looks it up at the same time, see the redirect and not the
+// directory below it.
 func TestRedirectIsThereAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("redirect at once"))
@@ -151,8 +154,9 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	dir := w.place("m")
 	for path, cause := range map[string]string{
-		"known": "has files at this path", "known/a": "has files at this path", "known/a/below": "known/a is not a directory", "link/x": "link is not a directory",
-		"../x": "not inside the mount", "/etc": "is absolute", ".git/x": "reserved for git", "a,a/b": "inside the other",
+		"known": "has files at this path", "known/a": "has files at this path", "known/a/below": "known/a is not a directory",
+		"link/x": "link is not a directory",
+		"../x":   "not inside the mount", "/etc": "is absolute", ".git/x": "reserved for git", "a,a/b": "inside the other",
 	} {
 		w.refused(control.ExitUsage, cause, "", url, dir, "--redirect", path)
 		w.nothingLeft(dir)
@@ -165,7 +169,8 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	w.unmount(m)
 	m, said := w.mountAt(url, dir, "--redirect", "target")
 	if !strings.Contains(said, "target is not redirected") || m.active()["target"] {
-		t.Errorf("redirect of a path with changes: got %s with redirects %v, want \"target is not redirected\" and none", said, m.active())
+		t.Errorf("redirect of a path with changes: got %s with redirects %v, want \"target is not redirected\" and none",
+			said, m.active())
 	}
 	w.wantFile(m.path("target/mine"), "mine\n")
 	w.unmount(m)
@@ -206,8 +211,8 @@ func TestRedirectAfterAKill(t *testing.T) {
 	os.Remove(m.Dir) // the new daemon does not know whether the killed one created the directory
 }
 
-// The redirects of the repository's file and of the user's file are combined, unless the flag is given. An invalid redirect in the
-// repository's file causes a note, and the mount succeeds.
+// The redirects of the repository's file and of the user's file are combined, unless the flag is given. An invalid
+// redirect in the repository's file causes a note, and the mount succeeds.
 func TestRedirectByConfiguration(t *testing.T) {
 	w := newWorld(t)
 	files := sample("redirect configuration")
@@ -221,7 +226,8 @@ func TestRedirectByConfiguration(t *testing.T) {
 	w.env = []string{"XDG_CONFIG_HOME=" + home}
 	m, said := w.mountAt(s.URL("r.git"), w.place("m"))
 	m.wantActive(map[string]bool{"target": false, "node_modules": false})
-	if !strings.Contains(said, "known is not redirected: repository has files at this path") || !strings.Contains(strings.Join(m.status().Notes, "\n"), "known is not redirected") {
+	if !strings.Contains(said, "known is not redirected: repository has files at this path") ||
+		!strings.Contains(strings.Join(m.status().Notes, "\n"), "known is not redirected") {
 		t.Errorf("mount printed %s, status has the notes %q", said, m.status().Notes)
 	}
 	check(t, os.WriteFile(m.path("new"), nil, 0o644))
@@ -255,11 +261,14 @@ func TestRedirectOfAUser(t *testing.T) {
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	u := w.user()
 	dir := filepath.Join(u.home, "m")
-	if r := u.afs("mount", url, dir, "--redirect", "target,d0/out,none/out"); r.code != 0 || !strings.Contains(r.stderr, "none/out is not redirected") {
+	if r := u.afs("mount", url, dir, "--redirect", "target,d0/out,none/out"); r.code != 0 ||
+		!strings.Contains(r.stderr, "none/out is not redirected") {
 		t.Error(r)
 	}
-	u.sh("cd " + dir + " && mkdir -p target/a && echo x > target/a/b && echo y > d0/out/c && test -L target && ls " + u.state + "/mounts/*/redirect/*/a/b")
-	if r := u.afs("status", dir, "--json"); !strings.Contains(r.stdout, `"changed":0`) || strings.Count(r.stdout, `"active":true`) != 2 {
+	u.sh("cd " + dir + " && mkdir -p target/a && echo x > target/a/b && echo y > d0/out/c && test -L target && ls " +
+		u.state + "/mounts/*/redirect/*/a/b")
+	if r := u.afs("status", dir, "--json"); !strings.Contains(r.stdout, `"changed":0`) ||
+		strings.Count(r.stdout, `"active":true`) != 2 {
 		t.Error(r)
 	}
 	if r := u.afs("unmount", dir); r.code != 0 || r.stderr != "" {

@@ -34,7 +34,8 @@ type relayed struct {
 func (w *world) relay(flags ...string) *relayed {
 	w.Helper()
 	data := w.place("relay")
-	cmd := w.command(context.Background(), append([]string{"relay", "--listen", "127.0.0.1:0", "--data", data, "--log-level", "warn"}, flags...)...)
+	cmd := w.command(context.Background(),
+		append([]string{"relay", "--listen", "127.0.0.1:0", "--data", data, "--log-level", "warn"}, flags...)...)
 	out := must[*os.File](w)(pipeOf(cmd))
 	if err := cmd.Start(); err != nil {
 		w.Fatal(err)
@@ -107,14 +108,16 @@ func (w *world) hosts(t *testing.T, n int) (all []*world) {
 	return all
 }
 
-// Hosts that mount the same commit through a relay cost the git server one acquisition and each blob once. The mount names the remote
-// itself; the relay is kept by a takeover, and the mount works without it.
+// Hosts that mount the same commit through a relay cost the git server one acquisition and each blob once. The mount
+// names the remote itself; the relay is kept by a takeover, and the mount works without it.
 func TestRelay(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("app.git", 0)
 	first := must[object.ID](t)(repo.Sized(10, 40))
 	check(t, repo.Tag("v1", first))
-	s := w.serve(gittest.ServerOptions{Config: []string{tellSizes, "uploadpack.allowFilter=true", "uploadpack.allowAnySHA1InWant=true"}})
+	s :=
+		w.serve(gittest.ServerOptions{Config: []string{tellSizes, "uploadpack.allowFilter=true",
+			"uploadpack.allowAnySHA1InWant=true"}})
 	clone := w.clone(s.URL("app.git"))
 	s.forget()
 	r := w.relay()
@@ -171,7 +174,8 @@ func TestRelay(t *testing.T) {
 	late := w.hosts(t, 1)[0]
 	m = late.bare(s.URL("app.git"), "--via", r.url, "--ref", "v1")
 	late.compareTrees(m.Dir, clone)
-	if got := m.status().Network.Relay; got == nil || got.Answers != 0 || got.FallThroughs == 0 || !strings.Contains(got.LastFailure, "refused") {
+	if got := m.status().Network.Relay; got == nil || got.Answers != 0 || got.FallThroughs == 0 ||
+		!strings.Contains(got.LastFailure, "refused") {
 		t.Errorf("status of a mount whose relay was killed: got %+v", got)
 	}
 	if got := late.ok("status", m.Dir); !strings.Contains(got, "sent to the git server instead; failed ") {
@@ -199,13 +203,14 @@ func TestRelayRefusesForeignTokens(t *testing.T) {
 	m := hosts[0].bare(url, "--prefetch", "all", "--wait", "all")
 	must[[]byte](t)(os.ReadFile(m.path("known/a")))
 	hosts[1].env = append(hosts[1].env, "ARTIFACTFS_TOKEN=wrong", "ARTIFACTFS_VIA="+r.url)
-	if got := hosts[1].afs("mount", url, hosts[1].place("m")); got.code == 0 || !strings.Contains(got.stderr, "authentication") {
+	if got := hosts[1].afs("mount", url, hosts[1].place("m")); got.code == 0 ||
+		!strings.Contains(got.stderr, "authentication") {
 		t.Errorf("mount with a wrong token: got %s", got)
 	}
 }
 
-// A relay whose answers break off delays a mount, and nothing else: the commit is acquired from the git server with one more request, and not
-// tree by tree.
+// A relay whose answers break off delays a mount, and nothing else: the commit is acquired from the git server with one
+// more request, and not tree by tree.
 func TestRelayBreaksOff(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("app.git", 0)

@@ -123,7 +123,9 @@ func TestRelayWithFailingS3(t *testing.T) {
 	}
 	repo := w.repo("app.git", 0)
 	must[object.ID](t)(repo.Sized(10, 40))
-	s := w.serve(gittest.ServerOptions{Config: []string{tellSizes, "uploadpack.allowFilter=true", "uploadpack.allowAnySHA1InWant=true"}})
+	s :=
+		w.serve(gittest.ServerOptions{Config: []string{tellSizes, "uploadpack.allowFilter=true",
+			"uploadpack.allowAnySHA1InWant=true"}})
 	clone := w.clone(s.URL("app.git"))
 	for i, fault := range s3Faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -165,7 +167,8 @@ func TestRelayWithFailingS3(t *testing.T) {
 	}
 }
 
-// A relay that is stopped delays a read for a moment, also in the middle of a build, and the status of the mount names the cause.
+// A relay that is stopped delays a read for a moment, also in the middle of a build, and the status of the mount names
+// the cause.
 func TestRelayHangs(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("app.git", 0)

@@ -10,48 +10,55 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// A session whose session remote is the mounted repository was resumed or forked on another host, where nobody has read its files: its
-// commits can be promoted, also by a merge that needs the contents, and a dry run finds the same.
+// A session whose session remote is the mounted repository was resumed or forked on another host, where nobody has read
+// its files: its commits can be promoted, also by a merge that needs the contents, and a dry run finds the same.
 func TestPromoteElsewhereWithoutContents(t *testing.T) {
 	t.Parallel()
 	w, _, _ := hosted(t)
 	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
-	w.sh(m.Dir, "seq 9 >shared && git add . && git commit -qm base && git push -q origin HEAD:main && mkdir deep && seq 900 >deep/file && "+
-		"sed -i s/2/two/ shared && git add . && git commit -qm work")
+	w.sh(m.Dir,
+		"seq 9 >shared && git add . && git commit -qm base && git push -q origin HEAD:main && mkdir deep && seq 900 >deep/file && "+
+			"sed -i s/2/two/ shared && git add . && git commit -qm work")
 	tree := w.git(m.Dir, "rev-parse", "HEAD^{tree}")
 	w.unmount(m)
 
 	o := w.elsewhere()
 	again := mounted{w: o}
-	o.json(&again.MountReply, "session", "resume", "work", o.place("again"), "--session-remote", appURL(w), "--prefetch", "none", "--wait", "git")
+	o.json(&again.MountReply, "session", "resume", "work", o.place("again"), "--session-remote", appURL(w), "--prefetch",
+		"none", "--wait", "git")
 	fork := mounted{w: o}
-	o.json(&fork.MountReply, "session", "fork", "work", o.place("fork"), "--history", "none", "--prefetch", "none", "--wait", "git")
+	o.json(&fork.MountReply, "session", "fork", "work", o.place("fork"), "--history", "none", "--prefetch", "none",
+		"--wait", "git")
 	for name, of := range map[string]mounted{"resumed": again, "forked": fork} {
 		var planned, done control.SessionPromoteReply
 		o.json(&planned, "session", "promote", "-C", of.Dir, "--dry-run", "--to", ":"+name)
 		o.json(&done, "session", "promote", "-C", of.Dir, "--to", ":"+name)
 		if planned.New != done.New || done.Tree != tree {
-			t.Errorf("promote the %s session: got commit %s with tree %s, want the commit %s of the dry run, with tree %s", name, done.New,
+			t.Errorf("promote the %s session: got commit %s with tree %s, want the commit %s of the dry run, with tree %s",
+				name, done.New,
 				done.Tree, planned.New, tree)
 		}
 	}
 	// Somebody else changes another line of the file that the session has changed.
 	clone := o.sh(o.root, "mkdir other && cd other && git init -q && pwd")
-	o.sh(clone, "git fetch -q "+authorized(w)+" main && git checkout -q FETCH_HEAD && sed -i s/8/eight/ shared && git commit -qam other && "+
-		"git push -q "+authorized(w)+" HEAD:main")
+	o.sh(clone,
+		"git fetch -q "+authorized(w)+
+			" main && git checkout -q FETCH_HEAD && sed -i s/8/eight/ shared && git commit -qam other && "+
+			"git push -q "+authorized(w)+" HEAD:main")
 	var planned, done control.SessionPromoteReply
 	o.json(&planned, "session", "promote", "-C", again.Dir, "--dry-run", "--merge", "--to", ":main")
 	o.json(&done, "session", "promote", "-C", again.Dir, "--merge", "--to", ":main")
 	if planned.Tree != done.Tree {
 		t.Errorf("promote by a merge: got tree %s, want that of the dry run, %s", done.Tree, planned.Tree)
 	}
-	if got := o.sh(clone, "git fetch -q "+authorized(w)+" main && git show FETCH_HEAD:shared | paste -sd,"); got != "1,two,3,4,5,6,7,eight,9" {
+	if got := o.sh(clone, "git fetch -q "+authorized(w)+
+		" main && git show FETCH_HEAD:shared | paste -sd,"); got != "1,two,3,4,5,6,7,eight,9" {
 		t.Errorf("merged file: got %s", got)
 	}
 }
 
-// The daemon and the user push the same commit at once, several times: git push succeeds, and the branch is up to date with its upstream,
-// also when only the daemon has pushed.
+// The daemon and the user push the same commit at once, several times: git push succeeds, and the branch is up to date
+// with its upstream, also when only the daemon has pushed.
 func TestPushWhatTheDaemonPushes(t *testing.T) {
 	t.Parallel()
 	w, _, _ := hosted(t)
@@ -69,8 +76,8 @@ func TestPushWhatTheDaemonPushes(t *testing.T) {
 	}
 }
 
-// A reviewer on another machine has only a token, in the environment or in a file. The commands that review request prints work, and
-// doctor has no doubts about a mount that makes its own tokens.
+// A reviewer on another machine has only a token, in the environment or in a file. The commands that review request
+// prints work, and doctor has no doubts about a mount that makes its own tokens.
 func TestReviewWithOneToken(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -81,7 +88,8 @@ func TestReviewWithOneToken(t *testing.T) {
 	if r := w.afs("doctor"); strings.Contains(r.stdout, "requires credentials") {
 		t.Errorf("doctor in a mount with its own tokens: got %s", r)
 	}
-	made, err := api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: "alice", TTL: 600})
+	made, err := api.CreateToken(t.Context(), "team",
+		client.CreateToken{Repo: "app", Scope: client.Write, Actor: "alice", TTL: 600})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +98,8 @@ func TestReviewWithOneToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	reviewer := w.elsewhere()
-	reviewer.env = append(slices.DeleteFunc(slices.Clone(w.env), func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") }),
+	reviewer.env = append(slices.DeleteFunc(slices.Clone(w.env),
+		func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") }),
 		"ARTIFACTFS_TOKEN="+made.Plaintext)
 	for _, args := range [][]string{{"show", asked.Show}, {"review", "grant", asked.Link}, {"review", "deny", asked.Link},
 		{"annotate", asked.Show, "-m", "good"}} {

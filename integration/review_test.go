@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// Five agents try the same task, each in a fork of one baseline on the server. The results are compared with the baseline, the best one
-// is adopted into the session of the baseline, and the others are deleted.
+// Five agents try the same task, each in a fork of one baseline on the server. The results are compared with the
+// baseline, the best one is adopted into the session of the baseline, and the others are deleted.
 func TestReviewOfFiveProposals(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -28,12 +28,14 @@ func TestReviewOfFiveProposals(t *testing.T) {
 		name := fmt.Sprint("try-", i)
 		dir := w.place(name)
 		var reply control.MountReply
-		w.json(&reply, "session", "fork", "-C", m.Dir, base.ID, dir, "--session", name, "--session-remote", url, "--wait", "git")
+		w.json(&reply, "session", "fork", "-C", m.Dir, base.ID, dir, "--session", name, "--session-remote", url,
+			"--wait", "git")
 		f := mounted{MountReply: reply, w: w}
 		if got := w.git(dir, "rev-parse", "HEAD^{tree}"); got != w.git(m.Dir, "rev-parse", "HEAD^{tree}") {
 			t.Errorf("%s does not begin with the tree of the baseline", name)
 		}
-		w.sh(dir, fmt.Sprintf("sed -i s/%d/tried/ task && echo %d >result-%d && git add . && git commit -qm 'try %d'", 1+2*i, i, i, i))
+		w.sh(dir, fmt.Sprintf("sed -i s/%d/tried/ task && echo %d >result-%d && git add . && git commit -qm 'try %d'",
+			1+2*i, i, i, i))
 		f.checkpoint("--sync")
 		words, tried = append(words, name), append(tried, f)
 	}
@@ -45,7 +47,8 @@ func TestReviewOfFiveProposals(t *testing.T) {
 	}
 	for i, s := range compared.Sides {
 		if s.Added != 1 || s.Modified != 1 || s.Removed != 0 || s.LinesAdded != 2 || s.LinesRemoved != 1 {
-			t.Errorf("changes of proposal %d: got files +%d ~%d -%d, lines +%d -%d", i, s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved)
+			t.Errorf("changes of proposal %d: got files +%d ~%d -%d, lines +%d -%d", i, s.Added, s.Modified, s.Removed,
+				s.LinesAdded, s.LinesRemoved)
 		}
 	}
 	comparedOnPage(t, o, c, api, compared, base.ID)
@@ -53,7 +56,8 @@ func TestReviewOfFiveProposals(t *testing.T) {
 	const best = 3
 	w.ok("session", "merge", "-C", m.Dir, words[best])
 	w.sh(m.Dir, "git commit -qm 'adopt the fourth proposal'")
-	if got, want := w.git(m.Dir, "rev-parse", "HEAD^{tree}"), w.git(tried[best].Dir, "rev-parse", "HEAD^{tree}"); got != want {
+	if got, want := w.git(m.Dir, "rev-parse", "HEAD^{tree}"),
+		w.git(tried[best].Dir, "rev-parse", "HEAD^{tree}"); got != want {
 		t.Errorf("tree after the adoption: got %s, want that of the proposal, %s", got, want)
 	}
 	w.ok("sync", m.Dir)
@@ -82,8 +86,8 @@ func TestReviewOfFiveProposals(t *testing.T) {
 	}
 }
 
-// A checkpoint before a risk: after renaming every file, and changing all of them, one command brings everything back, without
-// fetching what was never read.
+// A checkpoint before a risk: after renaming every file, and changing all of them, one command brings everything back,
+// without fetching what was never read.
 func TestCheckpointBeforeAMassRename(t *testing.T) {
 	t.Parallel()
 	w, _, _ := hosted(t)

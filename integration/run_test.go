@@ -32,7 +32,8 @@ func (w *world) script(script string, args ...string) result {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir, cmd.WaitDelay = w.root, time.Second
-	cmd.Env = append(append(os.Environ(), "ARTIFACTFS_STATE="+w.state, "PATH="+base+":"+contrib+":"+os.Getenv("PATH"), "TMPDIR="+w.root), w.env...)
+	cmd.Env = append(append(os.Environ(), "ARTIFACTFS_STATE="+w.state, "PATH="+base+":"+contrib+":"+os.Getenv("PATH"),
+		"TMPDIR="+w.root), w.env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -43,7 +44,8 @@ func (w *world) script(script string, args ...string) result {
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// readableContrib returns a copy of contrib/container that other users can run: the checkout may be below a home directory of mode 0700.
+// readableContrib returns a copy of contrib/container that other users can run: the checkout may be below a home
+// directory of mode 0700.
 func readableContrib(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(base, "contrib")
@@ -55,7 +57,8 @@ func readableContrib(t testing.TB) string {
 	check2(t, filepath.WalkDir(scratch, func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chmod(path, 0o755))
 	}))
-	if err := os.Rename(scratch, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test may have created the directory at the same time
+	// another test may have created the directory at the same time
+	if err := os.Rename(scratch, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
 	return dir
@@ -87,17 +90,20 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 		{[]string{url, "--", "sh", "-c", "kill -TERM $$"}, 143, `^$`, ``},
 		{[]string{url, "--", "sh", "-c", "git status --porcelain; env | grep -c ARTIFACTFS_REF"}, 1, `^0\n$`, ``},
 		{[]string{url, "--dir", filepath.Join(w.root, "here"), "--", "pwd"}, 0, `^` + w.root + `/here\n$`, ``},
-		{[]string{url, "--", "no-such-program"}, 127, `^$`, `artifactfs: run no-such-program: executable file not found in \$PATH`},
+		{[]string{url, "--", "no-such-program"}, 127, `^$`,
+			`artifactfs: run no-such-program: executable file not found in \$PATH`},
 		{[]string{url, "--", "./no-such-program"}, 127, `^$`, `artifactfs: run ./no-such-program: no such file`},
 		{[]string{url, "--", "./README.md"}, 126, `^$`, `artifactfs: run ./README.md: permission denied`},
 		{[]string{"http://127.0.0.1:1/x.git", "--", "true"}, 3, `^$`, `artifactfs: .*remote unreachable`},
-		{[]string{url, "--session", "work", "--", "sh", "-c", "echo 1 >new"}, 0, `^$`, `kept 1 changed path in session work\nhint: artifactfs run .*--session work -- CMD resumes the session`},
+		{[]string{url, "--session", "work", "--", "sh", "-c", "echo 1 >new"}, 0, `^$`,
+			`kept 1 changed path in session work\nhint: artifactfs run .*--session work -- CMD resumes the session`},
 		{[]string{url, "--session", "work", "--discard", "--", "cat", "new"}, 0, `^1\n$`, ``},
 		{[]string{url, "--session", "work", "--", "cat", "new"}, 1, `^$`, `new: No such file`},
 	} {
 		w.env = append(w.env, "ARTIFACTFS_REF=main")
 		r := w.afs(append([]string{"run"}, c.args...)...)
-		if r.code != c.code || !regexp.MustCompile(c.stdout).MatchString(r.stdout) || !regexp.MustCompile(c.stderr).MatchString(r.stderr) {
+		if r.code != c.code || !regexp.MustCompile(c.stdout).MatchString(r.stdout) ||
+			!regexp.MustCompile(c.stderr).MatchString(r.stderr) {
 			t.Errorf("%s\nwant code %d, %s, %s", r, c.code, c.stdout, c.stderr)
 		}
 	}
@@ -109,10 +115,12 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 // run waits for processes that the command leaves running, then kills them. The changes are saved anyway.
 func TestRunCutsOffWhatStays(t *testing.T) {
 	w, url := runWorld(t)
-	r := w.afs("run", url, "--session", "s", "--", "sh", "-c", "echo 1 >new; exec >/dev/null 2>&1; sleep 100 & echo $! >"+w.root+"/pid")
+	r := w.afs("run", url, "--session", "s", "--", "sh", "-c",
+		"echo 1 >new; exec >/dev/null 2>&1; sleep 100 & echo $! >"+w.root+"/pid")
 	pid := must[[]byte](w)(os.ReadFile(filepath.Join(w.root, "pid")))
 	defer exec.Command("kill", strings.TrimSpace(string(pid))).Run()
-	if r.code != 0 || !strings.Contains(r.stderr, "some processes lost access to the mount, which they still used: ") || !strings.Contains(r.stderr, "kept 1 changed path in session s") {
+	if r.code != 0 || !strings.Contains(r.stderr, "some processes lost access to the mount, which they still used: ") ||
+		!strings.Contains(r.stderr, "kept 1 changed path in session s") {
 		t.Error(r)
 	}
 	if !strings.Contains(r.stderr, "sleep") {
@@ -138,7 +146,8 @@ func TestRunForwardsSignals(t *testing.T) {
 		cmd.Process.Signal(signal)
 		cmd.Wait()
 		if cmd.ProcessState.ExitCode() != 9 || strings.Count(out.String(), "got") != 1 {
-			t.Errorf("after signal %v: got %v with output %q, want exit code 9 and \"got\" once", signal, cmd.ProcessState, out.String())
+			t.Errorf("after signal %v: got %v with output %q, want exit code 9 and \"got\" once", signal,
+				cmd.ProcessState, out.String())
 		}
 	}
 }
@@ -287,7 +296,9 @@ func (b *lockedBuffer) String() string {
 func TestRunDoesNotRunBesideTheMount(t *testing.T) {
 	w, url := runWorld(t)
 	w.mount(url)
-	r := w.script(`exec unshare --mount --propagation private artifactfs run "$1" --session beside -- sh -c 'echo it ran; ls'`, url)
+	r :=
+		w.script(`exec unshare --mount --propagation private artifactfs run "$1" --session beside -- sh -c 'echo it ran; ls'`,
+			url)
 	if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "in the daemon's mount namespace") {
 		t.Error(r)
 	}

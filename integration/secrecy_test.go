@@ -53,7 +53,8 @@ func (w *world) startDaemon(args ...string) {
 	w.until("the daemon answers", func() bool { return w.daemonStatus().PID != 0 })
 }
 
-// runAsNobody runs a command with the unprivileged user ID 65534, and returns its output. The default of cmd.Dir is the root directory.
+// runAsNobody runs a command with the unprivileged user ID 65534, and returns its output. The default of cmd.Dir is the
+// root directory.
 func runAsNobody(cmd *exec.Cmd) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
 	if cmd.Dir == "" {
@@ -88,9 +89,11 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 	m := w.bare(url)
 	look := func(what string) {
 		t.Helper()
-		for _, args := range [][]string{{"list"}, {"status", "--json"}, {"status", m.Dir}, {"prefetch", m.Dir, "known"}, {"unmount", m.Dir}, {"unmount", "--all"},
+		for _, args := range [][]string{{"list"}, {"status", "--json"}, {"status", m.Dir}, {"prefetch", m.Dir, "known"},
+			{"unmount", m.Dir}, {"unmount", "--all"},
 			{"mount", url, filepath.Join(w.root, "theirs")}, {"daemon", "--upgrade"}, {"trace", m.Dir}} {
-			for _, where := range [][]string{{"--state", w.state}, {"--state", filepath.Join(w.root, "none"), "--socket", control.DaemonSocket(w.state)}} {
+			for _, where := range [][]string{{"--state", w.state},
+				{"--state", filepath.Join(w.root, "none"), "--socket", control.DaemonSocket(w.state)}} {
 				ctx, cancel := context.WithTimeout(t.Context(), commandTime)
 				out, err := runAsNobody(exec.CommandContext(ctx, binary, append(where, args...)...))
 				cancel()
@@ -109,7 +112,8 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 		t.Errorf("root gets no answer at %s: %s", metrics, out)
 	}
 	look("as made")
-	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} { // the sockets themselves have restrictive modes as well
+	// the sockets themselves have restrictive modes as well
+	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} {
 		info := must[os.FileInfo](t)(os.Stat(dir))
 		if info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("directory %s has mode %v", dir, info.Mode())
@@ -118,7 +122,8 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 	}
 	look("with open directories")
 	for _, pid := range []int{w.serving(), w.daemon()} {
-		for _, line := range []string{"kill -9 %d", "cat /proc/%d/environ", "ls /proc/%d/fd/", "cat /proc/%d/maps | grep .", "ls /proc/%d/cwd/", "head -c1 /proc/%d/mem"} {
+		for _, line := range []string{"kill -9 %d", "cat /proc/%d/environ", "ls /proc/%d/fd/", "cat /proc/%d/maps | grep .",
+			"ls /proc/%d/cwd/", "head -c1 /proc/%d/mem"} {
 			if out, err := runAsNobody(exec.Command("sh", "-c", fmt.Sprintf(line, pid))); err == nil {
 				t.Errorf("another user could "+line+": %s", pid, out)
 			}
@@ -133,11 +138,13 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 		t.Errorf("%d reads by the owner failed", n)
 	}
 	allowed := w.bare(url, "--allow-other")
-	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
+	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil ||
+		out != string(files["known/a"].Data) {
 		t.Errorf("read by another user with --allow-other: %v", err)
 	}
 	syscall.Kill(w.serving(), syscall.SIGKILL) // access must be the same after a takeover
-	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
+	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil ||
+		out != string(files["known/a"].Data) {
 		t.Errorf("read by another user with --allow-other, after a takeover: %v", err)
 	}
 	if out, err := runAsNobody(exec.Command("cat", m.path("known/b"))); err == nil {
@@ -146,7 +153,8 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 	look("after a takeover")
 }
 
-// Secrets are passed on to each new worker, so that it can authenticate to the remote, and are visible in no file or log.
+// Secrets are passed on to each new worker, so that it can authenticate to the remote, and are visible in no file or
+// log.
 func TestSecretsOfATakeover(t *testing.T) {
 	w := newWorld(t)
 	files := sample("secrets of a takeover")
@@ -158,7 +166,8 @@ func TestSecretsOfATakeover(t *testing.T) {
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_CORE, &limit))
 	defer unix.Setrlimit(unix.RLIMIT_CORE, &limit)
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY,
+		Max: unix.RLIM_INFINITY}); err != nil {
 		t.Log(err)
 	}
 	w.env = []string{"GOTRACEBACK=crash"}
@@ -197,9 +206,10 @@ func TestSecretsOfATakeover(t *testing.T) {
 		w.until("another worker serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
 		look()
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", metrics)
-	}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", metrics)
+		}}}
 	for _, path := range []string{"/metrics", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
 		var r *http.Response
 		w.until("serving metrics", func() bool { // the metrics of the last worker

@@ -27,7 +27,8 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	first := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
 	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("two"), 0o644))
 	second := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
-	w.says("doctor", 0, "kept: checkpoints are complete: 2, the newest ("+second+")", work+": session remote of kept: pushes are accepted")
+	w.says("doctor", 0, "kept: checkpoints are complete: 2, the newest ("+second+")",
+		work+": session remote of kept: pushes are accepted")
 	w.ok("unmount", dir)
 	home := filepath.Join(w.state, "mounts", "kept")
 	repo := filepath.Join(home, "session.git")
@@ -37,7 +38,8 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	check(t, os.Rename(work, work+".away"))
 	w.says("doctor", 0, "warn  "+work+": session remote of kept: push is not possible: ")
 	w.ok("session", "pin", "-C", "kept", first, "good")
-	w.says("doctor --offline", 0, "warn  kept: checkpoints are complete: 2", " 1 refs are not on "+work+", last pushed completely at ", "artifactfs session resume kept to push them")
+	w.says("doctor --offline", 0, "warn  kept: checkpoints are complete: 2",
+		" 1 refs are not on "+work+", last pushed completely at ", "artifactfs session resume kept to push them")
 	if list := w.ok("session", "list"); !strings.Contains(list, "  1        "+dir) {
 		t.Errorf("session list does not show the pending refs:\n%s", list)
 	}
@@ -51,9 +53,12 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	check(t, os.WriteFile(lock, nil, 0o644))
 	hours := time.Now().Add(-3 * time.Hour)
 	check(t, os.Chtimes(lock, hours, hours))
-	w.says("doctor --offline", control.ExitFailed, "bad   "+repo+": refs have invalid contents, as after a power failure: refs/afs/j/kept/main/000001", "--fix restores the refs",
+	w.says("doctor --offline", control.ExitFailed,
+		"bad   "+repo+": refs have invalid contents, as after a power failure: refs/afs/j/kept/main/000001",
+		"--fix restores the refs",
 		"bad   "+lock+": lock file was left by a killed git command 3h0m0s ago")
-	w.says("doctor --offline --fix", 0, "fixed "+repo+": refs have invalid contents", "fixed "+lock, "checkpoints are complete: 2, the newest ("+second+")")
+	w.says("doctor --offline --fix", 0, "fixed "+repo+": refs have invalid contents", "fixed "+lock,
+		"checkpoints are complete: 2, the newest ("+second+")")
 	if log := w.ok("session", "log", "-C", "kept"); !strings.Contains(log, first) || !strings.Contains(log, second) {
 		t.Errorf("session log after doctor --fix:\n%s", log)
 	}
@@ -64,12 +69,14 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	for _, pack := range packs {
 		check(t, os.Truncate(pack, 12))
 	}
-	w.says("doctor --offline --fix", control.ExitFailed, "bad   "+packs[0]+": ", "hint: the files of the mount are not affected")
+	w.says("doctor --offline --fix", control.ExitFailed, "bad   "+packs[0]+": ",
+		"hint: the files of the mount are not affected")
 	for _, pack := range packs {
 		check(t, os.Remove(pack))
 		check(t, os.Remove(strings.TrimSuffix(pack, ".pack")+".idx"))
 	}
-	w.says("doctor --offline", control.ExitFailed, "bad   kept: ref refs/afs/j/kept/main/000001 has missing or damaged objects: ")
+	w.says("doctor --offline", control.ExitFailed,
+		"bad   kept: ref refs/afs/j/kept/main/000001 has missing or damaged objects: ")
 }
 
 // A successor knows the checkpoints of a mount from its first status on.

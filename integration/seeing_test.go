@@ -27,9 +27,10 @@ import (
 // scrape reads the metrics and parses them strictly.
 func (w *world) scrape(socket string) (map[string]*metricstest.Family, string) {
 	w.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	answer := must[*http.Response](w)(client.Get("http://metrics/metrics"))
 	defer answer.Body.Close()
 	text := must[[]byte](w)(io.ReadAll(answer.Body))
@@ -59,7 +60,8 @@ func TestMetrics(t *testing.T) {
 	url := s.URL("seen.git")
 	dir, work := filepath.Join(w.root, "a \"b\\c\nd"), filepath.Join(w.root, "work.git")
 	w.git(w.root, "init", "-q", "--bare", work)
-	w.ok("mount", strings.Replace(url, "://", "://user:hunter2@", 1), dir, "--history", "none", "--prefetch", "none", "--session-remote", work)
+	w.ok("mount", strings.Replace(url, "://", "://user:hunter2@", 1), dir, "--history", "none", "--prefetch", "none",
+		"--session-remote", work)
 	for i := range 30 {
 		must[[]byte](t)(os.ReadFile(fmt.Sprintf("%s/dir/file%d", dir, i)))
 	}
@@ -73,19 +75,27 @@ func TestMetrics(t *testing.T) {
 	}{
 		{"artifactfs_mounts", []string{"state", "mounted"}, 1},
 		{"artifactfs_mount_info", []string{"mount", dir, "remote", url, "commit", commit.String()}, 1},
-		{"artifactfs_mount_fetched_blobs", []string{"mount", dir}, 30}, {"artifactfs_mount_files", []string{"mount", dir}, 30},
-		{"artifactfs_mount_changed_paths", []string{"mount", dir}, 1}, {"artifactfs_mount_changed_bytes", []string{"mount", dir}, 5},
+		{"artifactfs_mount_fetched_blobs", []string{"mount", dir}, 30},
+		{"artifactfs_mount_files", []string{"mount", dir}, 30},
+		{"artifactfs_mount_changed_paths", []string{"mount", dir}, 1},
+		{"artifactfs_mount_changed_bytes", []string{"mount", dir}, 5},
 		{"artifactfs_mount_operations_total", []string{"mount", dir, "op", "read"}, 30},
 		{"artifactfs_mount_operations_fetched_total", []string{"mount", dir}, 1},
 		{"artifactfs_operation_duration_seconds_count", []string{"op", "read"}, 30},
 		{"artifactfs_fetch_wait_seconds_count", []string{"remote", url}, 1},
 		{"artifactfs_fetch_request_seconds_count", []string{"remote", url, "class", "foreground"}, 1},
-		{"artifactfs_remote_requests_total", []string{"remote", url}, 2}, {"artifactfs_remote_received_blobs_total", []string{"remote", url}, 30},
-		{"artifactfs_remote_received_bytes_total", []string{"remote", url}, 300}, {"artifactfs_remote_up", []string{"remote", url}, 1},
-		{"artifactfs_session_checkpoints", []string{"mount", dir}, 1}, {"artifactfs_session_pushes_total", []string{"mount", dir}, 1},
-		{"artifactfs_session_pushed_refs_total", []string{"mount", dir}, 2}, {"artifactfs_session_pushed_bytes_total", []string{"mount", dir}, 300},
-		{"artifactfs_session_push_seconds_total", []string{"mount", dir}, 1e-6}, {"artifactfs_session_last_sync_seconds", []string{"mount", dir}, 1e9},
-		{"artifactfs_session_push_failures_total", []string{"mount", dir}, 0}, {"artifactfs_session_refused_refs_total", []string{"mount", dir}, 0},
+		{"artifactfs_remote_requests_total", []string{"remote", url}, 2},
+		{"artifactfs_remote_received_blobs_total", []string{"remote", url}, 30},
+		{"artifactfs_remote_received_bytes_total", []string{"remote", url}, 300},
+		{"artifactfs_remote_up", []string{"remote", url}, 1},
+		{"artifactfs_session_checkpoints", []string{"mount", dir}, 1},
+		{"artifactfs_session_pushes_total", []string{"mount", dir}, 1},
+		{"artifactfs_session_pushed_refs_total", []string{"mount", dir}, 2},
+		{"artifactfs_session_pushed_bytes_total", []string{"mount", dir}, 300},
+		{"artifactfs_session_push_seconds_total", []string{"mount", dir}, 1e-6},
+		{"artifactfs_session_last_sync_seconds", []string{"mount", dir}, 1e9},
+		{"artifactfs_session_push_failures_total", []string{"mount", dir}, 0},
+		{"artifactfs_session_refused_refs_total", []string{"mount", dir}, 0},
 		{"artifactfs_cache_blobs", nil, 30}, {"artifactfs_cache_bytes", nil, 300}, {"artifactfs_cache_quota_bytes", nil, 1},
 		{"process_resident_memory_bytes", nil, 1 << 20}, {"process_open_fds", nil, 5}, {"go_goroutines", nil, 5},
 	} {
@@ -178,7 +188,8 @@ func (x *traced) first(is func(e control.TraceEvent) bool) (control.TraceEvent, 
 	return control.TraceEvent{}, false
 }
 
-// sees waits for an event. It calls act repeatedly until the event is traced, because the trace command does not announce its start.
+// sees waits for an event. It calls act repeatedly until the event is traced, because the trace command does not
+// announce its start.
 func (x *traced) sees(what string, act func(), is func(e control.TraceEvent) bool) (e control.TraceEvent) {
 	x.Helper()
 	x.until("trace prints "+what, func() bool {
@@ -208,8 +219,10 @@ func TestTrace(t *testing.T) {
 		next++
 	}, func(e control.TraceEvent) bool { return e.Op == "read" && strings.HasPrefix(e.Path, "warm/") })
 	must[[]byte](t)(exec.Command("cat", m.path("cold/one file")).Output())
-	cold := x.sees("a cold read", func() {}, func(e control.TraceEvent) bool { return e.Path == "cold/one file" && e.Source == control.TraceFetched })
-	if cold.Command != "cat" || cold.PID == 0 || cold.Wait < 20_000 || cold.Blobs < 1 || cold.Bytes < 100 || time.Since(cold.Time) > patience {
+	cold := x.sees("a cold read", func() {},
+		func(e control.TraceEvent) bool { return e.Path == "cold/one file" && e.Source == control.TraceFetched })
+	if cold.Command != "cat" || cold.PID == 0 || cold.Wait < 20_000 || cold.Blobs < 1 || cold.Bytes < 100 ||
+		time.Since(cold.Time) > patience {
 		t.Errorf("trace of a cold read: got %+v, want one of cat with a wait, a blob and bytes", cold)
 	}
 	if _, is := x.first(func(e control.TraceEvent) bool { return e.Op == "mkdir" }); is {
@@ -224,16 +237,19 @@ func TestTrace(t *testing.T) {
 			return e.Op == "mkdir" && strings.HasPrefix(e.Path, "made") && e.Error == ""
 		})
 	check(t, os.Rename(m.path("made0"), m.path("moved")))
-	y.sees("a rename", func() {}, func(e control.TraceEvent) bool { return e.Op == "rename" && e.Path == "made0" && e.To == "moved" })
+	y.sees("a rename", func() {},
+		func(e control.TraceEvent) bool { return e.Op == "rename" && e.Path == "made0" && e.To == "moved" })
 	if err := os.Remove(m.path("warm")); err == nil {
 		t.Fatal("directory warm was removed although it is not empty")
 	}
-	y.sees("a failure", func() {}, func(e control.TraceEvent) bool { return e.Op == "rmdir" && e.Path == "warm" && e.Error == "ENOTEMPTY" })
+	y.sees("a failure", func() {},
+		func(e control.TraceEvent) bool { return e.Op == "rmdir" && e.Path == "warm" && e.Error == "ENOTEMPTY" })
 	before := w.daemonStatus()
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	y.sees("changes after the kill", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
 		func(e control.TraceEvent) bool { return e.Op == "mkdir" && strings.HasPrefix(e.Path, "after") })
-	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has exited", before.PID), "has taken over the mount"} {
+	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has exited", before.PID),
+		"has taken over the mount"} {
 		w.until("trace prints: "+said, func() bool {
 			y.mu.Lock()
 			defer y.mu.Unlock()
@@ -313,7 +329,8 @@ func TestCacheStatAndGC(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"one.git", "two.git"} {
 		r := w.repo(name, object.SHA1)
-		w.commit(r, map[string]gittest.File{"small": {Data: []byte(lines(100, name))}, "big": {Data: []byte(strings.Repeat(name, 1<<19))}})
+		w.commit(r, map[string]gittest.File{"small": {Data: []byte(lines(100, name))},
+			"big": {Data: []byte(strings.Repeat(name, 1<<19))}})
 	}
 	s := w.serve(gittest.ServerOptions{})
 	one, two := w.bare(s.URL("one.git")), w.bare(s.URL("two.git"))
@@ -343,7 +360,8 @@ func TestCacheStatAndGC(t *testing.T) {
 		t.Fatalf("cache before gc: got %+v, want 4 blobs, 2 remotes, 2 mounts", before)
 	}
 	for _, r := range before.Remotes {
-		if r.Blobs != 2 || r.BlobBytes < 1<<19 || r.Packs == 0 || r.Objects < 2 || !r.Needed || !r.Open || !strings.HasSuffix(r.Remote, ".git") {
+		if r.Blobs != 2 || r.BlobBytes < 1<<19 || r.Packs == 0 || r.Objects < 2 || !r.Needed || !r.Open ||
+			!strings.HasSuffix(r.Remote, ".git") {
 			t.Errorf("cache of a remote: got %+v, want 2 blobs, packs, objects, and that it is open and needed", r)
 		}
 	}
@@ -383,7 +401,8 @@ func TestCacheStatAndGC(t *testing.T) {
 		t.Errorf("gc after an unmount: got %+v, want the store of two.git removed", f)
 	}
 	after := stat()
-	if len(after.Remotes) != 1 || after.Remotes[0].Remote != s.URL("one.git") || len(after.Mounts) != 1 || after.Mounts[0].Dir != one.Dir {
+	if len(after.Remotes) != 1 || after.Remotes[0].Remote != s.URL("one.git") || len(after.Mounts) != 1 ||
+		after.Mounts[0].Dir != one.Dir {
 		t.Errorf("cache after gc: got %+v, want one.git and its mount", after)
 	}
 	w.ok("mount", s.URL("one.git"), one.Dir)
@@ -403,8 +422,10 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	m := w.bare(s.URL("sound.git"))
 	sound := w.afs("doctor")
-	for _, want := range []string{"kernel: Linux ", "git: version ", w.state + ": ", "daemon: answers at ", "mounted at " + m.Dir,
-		s.URL("sound.git") + ": store is complete", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object ID"} {
+	for _, want := range []string{"kernel: Linux ", "git: version ", w.state + ": ", "daemon: answers at ",
+		"mounted at " + m.Dir,
+		s.URL("sound.git") + ": store is complete", s.URL("sound.git") + ": protocol version 2, filter, shallow, ",
+		"wants by any object ID"} {
 		if !strings.Contains(sound.stdout, want) {
 			t.Errorf("output does not contain %q", want)
 		}
@@ -414,7 +435,8 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	}
 	plain := w.serve(gittest.ServerOptions{})
 	plain.Inject(gittest.Fault{Kind: gittest.NoFilter})
-	if r := w.afs("doctor", plain.URL("sound.git")); r.code != 0 || !strings.Contains(r.stdout, "warn  "+plain.URL("sound.git")+": no filter") {
+	if r := w.afs("doctor", plain.URL("sound.git")); r.code != 0 ||
+		!strings.Contains(r.stdout, "warn  "+plain.URL("sound.git")+": no filter") {
 		t.Error(r)
 	}
 	gone := w.serve(gittest.ServerOptions{})
@@ -446,7 +468,9 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	check(t, os.WriteFile(junk, nil, 0o644))
 	check(t, os.Chmod(filepath.Join(w.state, "blobs"), 0o755))
 	damaged := w.afs("doctor", "--offline")
-	for _, want := range []string{"no session needs this store\n      --fix removes the store", junk + ": pack of this file is missing\n      --fix removes the file", "other users can access the directory (mode 755)"} {
+	for _, want := range []string{"no session needs this store\n      --fix removes the store",
+		junk + ": pack of this file is missing\n      --fix removes the file",
+		"other users can access the directory (mode 755)"} {
 		if !strings.Contains(damaged.stdout, want) {
 			t.Errorf("output does not contain %q", want)
 		}

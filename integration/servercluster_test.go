@@ -24,8 +24,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// cluster contains several nodes of artifactfs serve, which share a PostgreSQL database and an S3 bucket, behind a TCP proxy that does
-// not know which of them are alive.
+// cluster contains several nodes of artifactfs serve, which share a PostgreSQL database and an S3 bucket, behind a TCP
+// proxy that does not know which of them are alive.
 type cluster struct {
 	w     *world
 	pg    *pgtest.Server
@@ -84,7 +84,8 @@ func (c *cluster) run(nodes int, flags []string) {
 		n := &clusterNode{c: c, addr: freeAddress(w), data: filepath.Join(w.root, fmt.Sprint("node", i))}
 		c.nodes = append(c.nodes, n)
 		c.proxy.add(n.addr)
-		args := append([]string{"serve", "--data", n.data, "--listen", n.addr, "--public-url", c.proxy.url(), "--admin-token-file", tokenFile}, flags...)
+		args := append([]string{"serve", "--data", n.data, "--listen", n.addr, "--public-url", c.proxy.url(),
+			"--admin-token-file", tokenFile}, flags...)
 		w.Cleanup(func() {
 			n.kill()
 			if w.Failed() {
@@ -162,8 +163,8 @@ func (n *clusterNode) ready() error {
 	}
 }
 
-// kill kills the process of the node with SIGKILL. Its git processes are not killed; they end when they notice that the server has
-// gone.
+// kill kills the process of the node with SIGKILL. Its git processes are not killed; they end when they notice that the
+// server has gone.
 func (n *clusterNode) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -173,7 +174,8 @@ func (n *clusterNode) kill() {
 	}
 }
 
-// restart starts a killed node again. It tries again while the database is unavailable, because a node does not start without one.
+// restart starts a killed node again. It tries again while the database is unavailable, because a node does not start
+// without one.
 func (n *clusterNode) restart() error {
 	for deadline := time.Now().Add(patience); ; {
 		if err := n.start(nil); err != nil {
@@ -190,8 +192,8 @@ func (n *clusterNode) restart() error {
 	}
 }
 
-// api returns a client of the REST API that goes through the proxy. Each request uses a new connection, so that the requests are
-// distributed over the nodes.
+// api returns a client of the REST API that goes through the proxy. Each request uses a new connection, so that the
+// requests are distributed over the nodes.
 func (c *cluster) api() *client.Client {
 	c.w.Helper()
 	return c.apiAt(c.proxy.url())
@@ -200,7 +202,8 @@ func (c *cluster) api() *client.Client {
 // apiAt returns a client of the REST API at a URL.
 func (c *cluster) apiAt(url string) *client.Client {
 	c.w.Helper()
-	found, err := client.New(client.Options{URL: url, Token: c.token, HTTP: &http.Client{Timeout: commandTime, Transport: &http.Transport{DisableKeepAlives: true}}})
+	found, err := client.New(client.Options{URL: url, Token: c.token,
+		HTTP: &http.Client{Timeout: commandTime, Transport: &http.Transport{DisableKeepAlives: true}}})
 	return must[*client.Client](c.w)(found, err)
 }
 
@@ -208,7 +211,8 @@ func (c *cluster) apiAt(url string) *client.Client {
 func gitAs(ctx context.Context, dir, token string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(gittest.Env(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=http.extraHeader", "GIT_CONFIG_VALUE_1=Authorization: Bearer "+token)
+	cmd.Env = append(gittest.Env(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=http.extraHeader",
+		"GIT_CONFIG_VALUE_1=Authorization: Bearer "+token)
 	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

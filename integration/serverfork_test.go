@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// A reviewer who has only a link with a token in its fragment opens it in a browser, copies the command from the page, and runs it on a
-// machine that knows neither the server nor the session. The fork is then mounted with the files of the checkpoint. The test logs the time
-// from the link to the files.
+// A reviewer who has only a link with a token in its fragment opens it in a browser, copies the command from the page,
+// and runs it on a machine that knows neither the server nor the session. The fork is then mounted with the files of
+// the checkpoint. The test logs the time from the link to the files.
 func TestFromLinkToRunningFork(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -29,7 +29,8 @@ func TestFromLinkToRunningFork(t *testing.T) {
 	m.checkpoint("--sync", "-m", "after it")
 
 	for _, scope := range []string{client.Read, client.Write} {
-		token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: scope, Actor: "reviewer"}))
+		token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+			client.CreateToken{Repo: "app", Scope: scope, Actor: "reviewer"}))
 		o := w.elsewhere()
 		dir := w.place("reviewer")
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -47,7 +48,8 @@ func TestFromLinkToRunningFork(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), commandTime)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "sh", "-ec", text)
-		cmd.Dir, cmd.Env = dir, append(gittest.Env(), "ARTIFACTFS_STATE="+o.state, "HOME="+dir, "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
+		cmd.Dir, cmd.Env = dir, append(gittest.Env(), "ARTIFACTFS_STATE="+o.state, "HOME="+dir,
+			"PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("run the command of the page: %v\n%s", err, out)
@@ -57,10 +59,12 @@ func TestFromLinkToRunningFork(t *testing.T) {
 		if err != nil || string(two) != "two\n" {
 			t.Errorf("file in the fork: got %q, %v", two, err)
 		}
-		if got := w.sh(filepath.Join(dir, "work-fork"), "cat one.txt; ls new; git log -1 --format=%s"); got != "one\ntwo.txt\none file" {
+		if got := w.sh(filepath.Join(dir, "work-fork"),
+			"cat one.txt; ls new; git log -1 --format=%s"); got != "one\ntwo.txt\none file" {
 			t.Errorf("files of the fork: got %q", got)
 		}
-		t.Logf("from the link to files in the fork with a %s token: %s, of which the browser %s", scope, took.Round(10*time.Millisecond),
+		t.Logf("from the link to files in the fork with a %s token: %s, of which the browser %s", scope,
+			took.Round(10*time.Millisecond),
 			shown.Sub(begin).Round(10*time.Millisecond))
 		if took > time.Minute {
 			t.Errorf("from the link to files in the fork: %s", took)
@@ -73,8 +77,8 @@ func TestFromLinkToRunningFork(t *testing.T) {
 	}
 }
 
-// The sessions of a fork are closed copies that name the original, and have its transcripts only if the request demands that. The original
-// continues, and a copy that was opened again can be resumed from the fork.
+// The sessions of a fork are closed copies that name the original, and have its transcripts only if the request demands
+// that. The original continues, and a copy that was opened again can be resumed from the fork.
 func TestForkClosesSessions(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -94,7 +98,8 @@ func TestForkClosesSessions(t *testing.T) {
 		return meta, transcript
 	}
 	for name, f := range map[string]client.Fork{
-		"plain": {}, "talks": {Transcripts: true}, "fixed": {ReadOnly: true}, "globs": {Refs: []string{"refs/heads/**", "refs/afs/**"}},
+		"plain": {}, "talks": {Transcripts: true}, "fixed": {ReadOnly: true},
+		"globs": {Refs: []string{"refs/heads/**", "refs/afs/**"}},
 		"heads": {DefaultBranchOnly: true}, "away": {Namespace: "other"},
 	} {
 		ns := "team"
@@ -118,7 +123,8 @@ func TestForkClosesSessions(t *testing.T) {
 			t.Errorf("session of fork %s: got %+v, want a closed copy of %s#session=work at %s", name, s, original, p.ID)
 		}
 	}
-	if s := must[client.Session](t)(api.Extensions().Repository("team", "app").Session(t.Context(), "work")); s.State != "active" || s.CopyOf != "" {
+	if s := must[client.Session](t)(api.Extensions().Repository("team", "app").Session(t.Context(),
+		"work")); s.State != "active" || s.CopyOf != "" {
 		t.Errorf("the original after the forks: got %+v, want it to be active", s)
 	}
 	w.sh(m.Dir, "echo three >three.txt")
@@ -128,15 +134,18 @@ func TestForkClosesSessions(t *testing.T) {
 	fork := c.proxy.url() + "/git/team/plain.git"
 	dir := w.place("copy")
 	if got := o.afs("session", "resume", "work", dir, "--session-remote", fork); got.code == 0 ||
-		!strings.Contains(got.stderr, "closed copy of "+original+"#session=work") || !strings.Contains(got.stderr, "session reopen") {
+		!strings.Contains(got.stderr, "closed copy of "+original+"#session=work") ||
+		!strings.Contains(got.stderr, "session reopen") {
 		t.Errorf("resume of the copy: got %s, want that it is a closed copy", got)
 	}
 	o.ok("session", "reopen", fork+"#session=work")
 	o.ok("session", "resume", "work", dir, "--session-remote", fork, "--wait", "git")
-	if got := w.sh(dir, "ls *.txt && git status --short && git log -1 --format=%s"); got != "one.txt\ntwo.txt\n?? two.txt\none file" {
+	if got := w.sh(dir,
+		"ls *.txt && git status --short && git log -1 --format=%s"); got != "one.txt\ntwo.txt\n?? two.txt\none file" {
 		t.Errorf("files of the copy: got %q", got)
 	}
-	if got := w.afs("session", "list", "--session-remote", fork, "--json"); !strings.Contains(got.stdout, `"copy_of":"`+original+"#session=work") {
+	if got := w.afs("session", "list", "--session-remote", fork, "--json"); !strings.Contains(got.stdout,
+		`"copy_of":"`+original+"#session=work") {
 		t.Errorf("list of the fork: got %s, want the link to the original", got)
 	}
 	o.unmount(mounted{control.MountReply{Dir: dir}, o})

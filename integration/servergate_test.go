@@ -27,7 +27,8 @@ const gatePolicy = `{"version":1,
  "branches":[{"match":"main","quorum":1,"reviewers":["alice","bob"]},{"match":"release/*","quorum":2}],
  "sessions":[{"match":"work","quorum":1}]}`
 
-// gated is a repository of a server whose main is protected, with a clone that makes commits, and the tokens of its users.
+// gated is a repository of a server whose main is protected, with a clone that makes commits, and the tokens of its
+// users.
 type gated struct {
 	testing.TB
 	c      *cluster
@@ -46,8 +47,10 @@ type gated struct {
 // newGated creates a repository. The policy is pushed with the token of the server's administrator.
 func newGated(t *testing.T, w *world, c *cluster, name string, format object.Format) *gated {
 	t.Helper()
-	g := &gated{TB: t, c: c, api: c.api(), name: name, dir: w.place("clone"), tokens: map[string]string{"admin": c.token}, ids: map[string]string{}}
-	made := must[client.Created](t)(g.api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: name, ObjectFormat: format.String()}))
+	g := &gated{TB: t, c: c, api: c.api(), name: name, dir: w.place("clone"), tokens: map[string]string{"admin": c.token},
+		ids: map[string]string{}}
+	made := must[client.Created](t)(g.api.CreateRepo(t.Context(), "team",
+		client.CreateRepo{Name: name, ObjectFormat: format.String()}))
 	g.remote = made.Remote
 	for _, token := range []client.CreateToken{
 		{Actor: "agent", Session: "work"}, {Actor: "writer"}, {Actor: "alice"}, {Actor: "bob"}, {Actor: "carol"},
@@ -56,7 +59,8 @@ func newGated(t *testing.T, w *world, c *cluster, name string, format object.For
 		got := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team", token))
 		g.tokens[token.Actor], g.ids[token.Actor] = got.Plaintext, got.ID
 	}
-	unnamed := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team", client.CreateToken{Repo: name, Scope: client.Write}))
+	unnamed := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team",
+		client.CreateToken{Repo: name, Scope: client.Write}))
 	g.tokens["unnamed"], g.ids["unnamed"] = unnamed.Plaintext, unnamed.ID
 	g.git("init", "--quiet", "-b", "main", "--object-format="+format.String(), g.dir)
 	g.git("remote", "add", "origin", g.remote)
@@ -130,7 +134,8 @@ func (g *gated) push(user string, args ...string) (string, error) {
 	args = append([]string{"push", "origin"}, args...)
 	cmd := exec.Command("git", args...)
 	cmd.Dir = g.dir
-	cmd.Env = append(gittest.Env(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=http.extraHeader", "GIT_CONFIG_VALUE_1=Authorization: Bearer "+g.tokens[user])
+	cmd.Env = append(gittest.Env(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=http.extraHeader",
+		"GIT_CONFIG_VALUE_1=Authorization: Bearer "+g.tokens[user])
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -145,7 +150,8 @@ func (g *gated) accept(user string, args ...string) {
 // restart begins an empty log of a session.
 func (g *gated) restart(name string) { g.log, g.file = approval.Log{Session: name}, nil }
 
-// record adds a record to the log, and returns the record and a commit with the log whose parent is the ref's present commit.
+// record adds a record to the log, and returns the record and a commit with the log whose parent is the ref's present
+// commit.
 func (g *gated) record(r approval.Record) (approval.Record, string) {
 	g.Helper()
 	var err error
@@ -158,7 +164,8 @@ func (g *gated) record(r approval.Record) (approval.Record, string) {
 // tip returns the value of a ref of the server.
 func (g *gated) tip(ref string) string {
 	g.Helper()
-	id, _, _ := strings.Cut(must[string](g)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "origin", ref)), "\t")
+	id, _, _ :=
+		strings.Cut(must[string](g)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "origin", ref)), "\t")
 	return id
 }
 
@@ -175,7 +182,8 @@ func (g *gated) request(branch, base, commit string) string {
 		r = g.by("writer", approval.Request, "")
 	}
 	r.Expires = time.Now().Add(time.Hour)
-	r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", commit+"^{tree}"), Target: "refs/heads/" + branch, Base: base,
+	r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", commit+"^{tree}"),
+		Target: "refs/heads/" + branch, Base: base,
 		Commit: g.git("rev-parse", commit)}
 	r, c := g.record(r)
 	g.accept(r.Actor, c+":"+approval.Ref(g.log.Session))
@@ -192,7 +200,8 @@ func (g *gated) grant(user, request string) {
 // checkpoint pushes a newer checkpoint of the session work.
 func (g *gated) checkpoint() {
 	g.Helper()
-	p := session.Checkpoint{ID: session.NewCheckpointIDAfter(time.Now(), ""), Session: "work", Lane: "main", Segment: 1, Reason: "manual", Time: time.Now(),
+	p := session.Checkpoint{ID: session.NewCheckpointIDAfter(time.Now(), ""), Session: "work", Lane: "main", Segment: 1,
+		Reason: "manual", Time: time.Now(),
 		Tree: object.MustID(g.git("rev-parse", g.next+"^{tree}")), State: object.MustID(g.next), Head: object.MustID(g.next)}
 	id := g.input(p.Encode(object.ID{}), "hash-object", "-w", "-t", "commit", "--stdin")
 	g.accept("agent", "+"+id+":"+session.SegmentRef("work", "main", 1))
@@ -227,7 +236,8 @@ func refusal(out string) string {
 	return "no refusal: " + out
 }
 
-// Each attempt to get around the policy is refused, with a reason that the user of stock git reads. The documentation has the same table.
+// Each attempt to get around the policy is refused, with a reason that the user of stock git reads. The documentation
+// has the same table.
 func TestAttemptsAgainstPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -261,8 +271,8 @@ func TestAttemptsAgainstPolicySHA256(t *testing.T) {
 	}
 }
 
-// refused makes the attempt, which must be refused without a change of any branch or of the policy. It returns the arguments of git push with
-// COMMIT instead of ids.
+// refused makes the attempt, which must be refused without a change of any branch or of the policy. It returns the
+// arguments of git push with COMMIT instead of ids.
 func (a attempt) refused(g *gated) (shown []string) {
 	g.Helper()
 	var values []any
@@ -284,7 +294,8 @@ func (a attempt) refused(g *gated) (shown []string) {
 		if a.others {
 			names = []string{"refs/heads/main"}
 		}
-		return must[string](g)(gitAs(context.Background(), g.dir, g.tokens["admin"], append([]string{"ls-remote", "origin"}, names...)...))
+		return must[string](g)(gitAs(context.Background(), g.dir, g.tokens["admin"],
+			append([]string{"ls-remote", "origin"}, names...)...))
 	}
 	before := refs()
 	out, err := g.push(a.user, args...)
@@ -297,7 +308,8 @@ func (a attempt) refused(g *gated) (shown []string) {
 	return shown
 }
 
-// Pushes that stock git does not make change no ref: several commands for one branch, wrong old values, and other spellings of its name.
+// Pushes that stock git does not make change no ref: several commands for one branch, wrong old values, and other
+// spellings of its name.
 func TestRawPushesAgainstPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -318,8 +330,10 @@ func TestRawPushesAgainstPolicy(t *testing.T) {
 		{remove, remove},
 		{zeros + " " + zeros + " " + main},
 	}
-	for _, name := range []string{"refs/heads//main", "refs/heads/./main", "refs/heads/../heads/main", "refs/heads/main/", "refs/heads/main.lock",
-		"refs/heads/main^{}", "refs/heads/main~0", "refs/heads/@{u}", "refs/heads/main ", "refs/heads/ma\\in", "HEAD", "main", "heads/main", "refs/main",
+	for _, name := range []string{"refs/heads//main", "refs/heads/./main", "refs/heads/../heads/main", "refs/heads/main/",
+		"refs/heads/main.lock",
+		"refs/heads/main^{}", "refs/heads/main~0", "refs/heads/@{u}", "refs/heads/main ", "refs/heads/ma\\in", "HEAD", "main",
+		"heads/main", "refs/main",
 		"refs/worktree/../heads/main", "/refs/heads/main"} {
 		all = append(all, []string{zeros + " " + g.next + " " + name}, []string{g.base + " " + g.next + " " + name})
 	}
@@ -337,7 +351,8 @@ func TestRawPushesAgainstPolicy(t *testing.T) {
 				body.WriteString(line(c))
 			}
 			body.WriteString("0000" + empty)
-			request := must[*http.Request](t)(http.NewRequest(http.MethodPost, g.remote+"/git-receive-pack", strings.NewReader(body.String())))
+			request := must[*http.Request](t)(http.NewRequest(http.MethodPost, g.remote+"/git-receive-pack",
+				strings.NewReader(body.String())))
 			request.Header.Set("Authorization", "Bearer "+g.tokens["writer"])
 			request.Header.Set("Content-Type", "application/x-git-receive-pack-request")
 			answer := must[*http.Response](t)(http.DefaultClient.Do(request))
@@ -362,14 +377,16 @@ func TestSymbolicRefsDoNotReachMain(t *testing.T) {
 	g.accept("writer", "alias")
 	g.git("symbolic-ref", "refs/heads/alias", "refs/heads/next")
 	g.accept("writer", "--all")
-	want := fmt.Sprintf("ref: refs/heads/main\tHEAD\n%[1]s\tHEAD\n%[2]s\trefs/heads/alias\n%[1]s\trefs/heads/main", g.base, g.next)
-	if got := must[string](t)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "--symref", "origin", "HEAD", "main", "alias")); got != want {
+	want := fmt.Sprintf("ref: refs/heads/main\tHEAD\n%[1]s\tHEAD\n%[2]s\trefs/heads/alias\n%[1]s\trefs/heads/main",
+		g.base, g.next)
+	if got := must[string](t)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "--symref", "origin",
+		"HEAD", "main", "alias")); got != want {
 		t.Errorf("refs of the server: got\n%s\nwant\n%s", got, want)
 	}
 }
 
-// Two nodes decide about pushes of one repository at the same time: of two approved commits only one becomes main, and none after the
-// approval was taken back.
+// Two nodes decide about pushes of one repository at the same time: of two approved commits only one becomes main, and
+// none after the approval was taken back.
 func TestPolicyOnTwoNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -392,7 +409,8 @@ func TestPolicyOnTwoNodes(t *testing.T) {
 		var pushes sync.WaitGroup
 		for i, p := range []struct {
 			user, to, what string
-		}{{"writer", at(0), commits[0] + ":main"}, {"writer", at(1), commits[1] + ":main"}, {"bob", at(0), denial + ":" + approval.Ref("work")}} {
+		}{{"writer", at(0), commits[0] + ":main"}, {"writer", at(1), commits[1] + ":main"},
+			{"bob", at(0), denial + ":" + approval.Ref("work")}} {
 			pushes.Go(func() {
 				_, results[i] = gitAs(context.Background(), g.dir, g.tokens[p.user], "push", "--quiet", p.to, p.what)
 			})
@@ -404,12 +422,15 @@ func TestPolicyOnTwoNodes(t *testing.T) {
 			t.Fatalf("round %d: denial: %v", round, results[2])
 		case results[0] == nil && results[1] == nil:
 			t.Fatalf("round %d: both commits were pushed", round)
-		case results[0] == nil && main != commits[0], results[1] == nil && main != commits[1], results[0] != nil && results[1] != nil && main != g.base:
+		case results[0] == nil && main != commits[0], results[1] == nil && main != commits[1],
+			results[0] != nil && results[1] != nil && main != g.base:
 			t.Fatalf("round %d: main is %s after results %v", round, main, results)
 		}
 		if results[1] == nil { // then the transaction of the denial was later
-			order := c.rows(t, "SELECT detail FROM audit WHERE detail LIKE '%"+commits[1][:12]+"%' OR detail LIKE '%"+denial[:12]+"%' ORDER BY seq")
-			if len(order) < 2 || !strings.Contains(order[0], commits[1][:12]) || !strings.Contains(order[len(order)-1], denial[:12]) {
+			order := c.rows(t, "SELECT detail FROM audit WHERE detail LIKE '%"+commits[1][:12]+"%' OR detail LIKE '%"+
+				denial[:12]+"%' ORDER BY seq")
+			if len(order) < 2 || !strings.Contains(order[0], commits[1][:12]) ||
+				!strings.Contains(order[len(order)-1], denial[:12]) {
 				t.Errorf("round %d: push and denial %s of its request: got the order %q", round, denied.ID, order)
 			}
 		}
@@ -424,7 +445,8 @@ func TestDefaultBranchStays(t *testing.T) {
 	g := newGated(t, w, newLoneServer(w), "r", object.SHA1)
 	g.accept("writer", "next:copy")
 	g.accept("writer", "next:HEAD") // git creates refs/heads/HEAD
-	request := must[*http.Request](t)(http.NewRequest(http.MethodPatch, g.c.proxy.url()+"/v1/api/namespaces/team/repos/r", strings.NewReader(`{"default_branch":"copy"}`)))
+	request := must[*http.Request](t)(http.NewRequest(http.MethodPatch, g.c.proxy.url()+"/v1/api/namespaces/team/repos/r",
+		strings.NewReader(`{"default_branch":"copy"}`)))
 	request.Header.Set("Authorization", "Bearer "+g.c.token)
 	request.Header.Set("Content-Type", "application/json")
 	answer := must[*http.Response](t)(http.DefaultClient.Do(request))
@@ -432,7 +454,8 @@ func TestDefaultBranchStays(t *testing.T) {
 	if answer.StatusCode < 400 {
 		t.Errorf("change of the default branch: got %s, want a refusal", answer.Status)
 	}
-	if got := must[string](t)(gitAs(context.Background(), g.dir, g.tokens["writer"], "ls-remote", "--symref", "origin", "HEAD")); !strings.HasPrefix(got, "ref: refs/heads/main\t") {
+	if got := must[string](t)(gitAs(context.Background(), g.dir, g.tokens["writer"], "ls-remote", "--symref", "origin",
+		"HEAD")); !strings.HasPrefix(got, "ref: refs/heads/main\t") {
 		t.Errorf("HEAD: got %q, want refs/heads/main", got)
 	}
 }

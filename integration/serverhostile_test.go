@@ -25,13 +25,14 @@ import (
 const (
 	hostileIdle = 3000 // connections that never send a request
 	hostileSlow = 200  // connections that send a byte of a header every half second
-	// bytes by which the server's memory may grow during the test; git needs 150 MiB for the 16 MiB of commands that one push may send
+	// bytes by which the server's memory may grow during the test; git needs 150 MiB for the 16 MiB of commands that one
+	// push may send
 	hostileMore = 256 << 20
 	slowHeader  = 10 * time.Second
 )
 
-// A server serves other clients, within limits of memory, while thousands of connections send no request, or send it slowly. Slow
-// clients are disconnected.
+// A server serves other clients, within limits of memory, while thousands of connections send no request, or send it
+// slowly. Slow clients are disconnected.
 func TestServerAmongIdleAndSlowClients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -80,7 +81,8 @@ func TestServerAmongIdleAndSlowClients(t *testing.T) {
 	close(ended)
 	for d := range ended {
 		if d > slowHeader+20*time.Second { // time that a busy machine may add
-			t.Fatalf("a client that sends a byte of its header every 0.5 s was disconnected after %v, want about %v", d, slowHeader)
+			t.Fatalf("a client that sends a byte of its header every 0.5 s was disconnected after %v, want about %v",
+				d, slowHeader)
 		}
 	}
 }
@@ -130,8 +132,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The server refuses a body that exceeds the maximum size before it has read the whole body, and a compressed body that expands to
-// more than the maximum. The server's memory stays within limits.
+// The server refuses a body that exceeds the maximum size before it has read the whole body, and a compressed body that
+// expands to more than the maximum. The server's memory stays within limits.
 func TestServerRefusesOversizeBodies(t *testing.T) {
 	w := newWorld(t)
 	c := newLoneServer(w)
@@ -158,11 +160,16 @@ func TestServerRefusesOversizeBodies(t *testing.T) {
 		body                             io.Reader
 		most                             int64 // bytes that the server may read
 	}{
-		{"JSON", "http://" + n.addr + "/client/v4/accounts/" + account + "/artifacts/namespaces/" + trialSpace + "/repos", c.token, "application/json", "", &endless{text: " "}, 32 << 20},
-		{"wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "", &endless{text: want}, 256 << 20},
-		{"zipped wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "gzip", bomb(want), 0},
-		{"commands of a push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "", &endless{text: command}, 256 << 20},
-		{"zipped push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "gzip", bomb(command), 0},
+		{"JSON", "http://" + n.addr + "/client/v4/accounts/" + account + "/artifacts/namespaces/" + trialSpace + "/repos",
+			c.token, "application/json", "", &endless{text: " "}, 32 << 20},
+		{"wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "",
+			&endless{text: want}, 256 << 20},
+		{"zipped wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "gzip",
+			bomb(want), 0},
+		{"commands of a push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "",
+			&endless{text: command}, 256 << 20},
+		{"zipped push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "gzip",
+			bomb(command), 0},
 	} {
 		t.Run(body.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)

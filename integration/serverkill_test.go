@@ -23,18 +23,18 @@ import (
 )
 
 var (
-	// serverKills is how often a node is killed. After each six of these kills, PostgreSQL and S3 have each been killed about once,
-	// too.
+	// serverKills is how often a node is killed. After each six of these kills, PostgreSQL and S3 have each been killed
+	// about once, too.
 	serverKills  = envInt("AFS_SERVER_KILLS", 12)
 	serverPushes = envInt("AFS_SERVER_PUSHES", 30) // clients that push with stock git
 	serverMounts = envInt("AFS_SERVER_MOUNTS", 4)  // clients that push the session of a mount
 )
 
-// In this file, a push is acknowledged if git push or artifactfs sync has exited with code 0. A push that is not acknowledged may or
-// may not have changed the refs.
+// In this file, a push is acknowledged if git push or artifactfs sync has exited with code 0. A push that is not
+// acknowledged may or may not have changed the refs.
 
-// TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the end the
-// repositories have every acknowledged change and lack no object, and packs without a repository are removed.
+// TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the
+// end the repositories have every acknowledged change and lack no object, and packs without a repository are removed.
 func TestServerOutlivesKills(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -146,7 +146,8 @@ func (l *serverTrial) makeRepos(n int) {
 // context returns the context of the world's test.
 func (w *world) context() context.Context { return w.TB.Context() }
 
-// numbers matches the parts of errors that differ between two failures of one kind. It does not match the status of HTTP.
+// numbers matches the parts of errors that differ between two failures of one kind. It does not match the status of
+// HTTP.
 var numbers = regexp.MustCompile(`[0-9a-f]{12,}|\b[0-9]{1,2}\b|[0-9]{4,}|(repo|fork)[0-9]+`)
 
 // failed counts a failure by its text.
@@ -157,7 +158,8 @@ func (l *serverTrial) failed(err error) {
 	l.failures[text[:min(len(text), 200)]]++
 }
 
-// killAll kills nodes one after the other at random moments, and sometimes PostgreSQL or S3. It returns when all of them run again.
+// killAll kills nodes one after the other at random moments, and sometimes PostgreSQL or S3. It returns when all of
+// them run again.
 func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 	l.w.Helper()
 	var restarts sync.WaitGroup
@@ -200,7 +202,8 @@ func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 	}
 }
 
-// pause waits for the duration d, or until ctx ends. The tests use it for random delays only, not to wait for a condition.
+// pause waits for the duration d, or until ctx ends. The tests use it for random delays only, not to wait for a
+// condition.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -208,8 +211,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pusher is the only client that pushes to its branch. Every commit is a child of the previous commit, so a push contains the commits
-// of all earlier pushes. Half of the pushers push a second ref in the same atomic push.
+// pusher is the only client that pushes to its branch. Every commit is a child of the previous commit, so a push
+// contains the commits of all earlier pushes. Half of the pushers push a second ref in the same atomic push.
 type pusher struct {
 	l    *serverTrial
 	repo *trialRepo
@@ -223,7 +226,8 @@ type pusher struct {
 
 func (l *serverTrial) newPusher(i int, rnd *rand.Rand) *pusher {
 	l.w.Helper()
-	p := &pusher{l: l, repo: l.repos[i%len(l.repos)], rnd: rnd, dir: l.w.place("p"), refs: []string{fmt.Sprint("refs/heads/p", i)}, last: -1}
+	p := &pusher{l: l, repo: l.repos[i%len(l.repos)], rnd: rnd, dir: l.w.place("p"),
+		refs: []string{fmt.Sprint("refs/heads/p", i)}, last: -1}
 	if i%2 == 0 {
 		p.refs = append(p.refs, fmt.Sprint("refs/notes/p", i))
 	}
@@ -308,7 +312,8 @@ func (p *pusher) wrong(refs map[string]string) (found []error) {
 		i := slices.Index(p.sent, refs[ref])
 		at[i] = true
 		if i < p.last {
-			found = append(found, fmt.Errorf("%s of %s is %q (commit %d of %d), but commit %d was acknowledged", ref, p.repo.name, refs[ref], i+1, len(p.sent), p.last+1))
+			found = append(found, fmt.Errorf("%s of %s is %q (commit %d of %d), but commit %d was acknowledged", ref,
+				p.repo.name, refs[ref], i+1, len(p.sent), p.last+1))
 		}
 	}
 	if len(at) != 1 {
@@ -331,7 +336,8 @@ type trialMount struct {
 // run makes checkpoints until ctx ends.
 func (m *trialMount) run(ctx context.Context) {
 	for {
-		err := m.afs(nil, "mount", m.repo.url, m.dir, "--session", m.name, "--session-remote", m.repo.url, "--checkpoint", "off", "--history", "none", "--prefetch", "none")
+		err := m.afs(nil, "mount", m.repo.url, m.dir, "--session", m.name, "--session-remote", m.repo.url, "--checkpoint",
+			"off", "--history", "none", "--prefetch", "none")
 		if err == nil {
 			break
 		}
@@ -487,7 +493,8 @@ func (l *serverTrial) report() {
 	for _, text := range slices.Sorted(maps.Keys(l.failures)) {
 		l.w.Logf("failed %d times: %s", l.failures[text], text)
 	}
-	// If the database or the object store is unavailable, a node must answer with status 503, so that clients repeat the request.
+	// If the database or the object store is unavailable, a node must answer with status 503, so that clients repeat the
+	// request.
 	for _, n := range l.c.nodes {
 		log, err := os.ReadFile(n.data + ".log")
 		check2(l.w, err)
@@ -502,7 +509,8 @@ func (l *serverTrial) report() {
 	}
 }
 
-// judge checks that a clone of every repository through one of the nodes passes git fsck, and contains the acknowledged changes.
+// judge checks that a clone of every repository through one of the nodes passes git fsck, and contains the acknowledged
+// changes.
 func (l *serverTrial) judge(f *forker) {
 	l.w.Helper()
 	for i, r := range l.repos {
@@ -547,8 +555,8 @@ func (l *serverTrial) has(dir, id string) bool {
 	return err == nil
 }
 
-// sound checks that all nodes have the same refs of a repository, and that a clone through one of them passes git fsck. It returns the
-// refs and the directory of the clone.
+// sound checks that all nodes have the same refs of a repository, and that a clone through one of them passes git fsck.
+// It returns the refs and the directory of the clone.
 func (l *serverTrial) sound(r trialRepo, through *clusterNode) (map[string]string, string) {
 	l.w.Helper()
 	var refs map[string]string
@@ -569,7 +577,8 @@ func (l *serverTrial) sound(r trialRepo, through *clusterNode) (map[string]strin
 		l.w.Errorf("clone %s: %v", r.name, err)
 		return refs, dir
 	}
-	if out, err := gittest.Git(l.w.context(), dir, "fsck", "--full", "--strict", "--no-dangling", "--no-progress"); err != nil || out != "" {
+	if out, err := gittest.Git(l.w.context(), dir, "fsck", "--full", "--strict", "--no-dangling",
+		"--no-progress"); err != nil || out != "" {
 		l.w.Errorf("fsck of %s: %v: %s", r.name, err, out)
 	}
 	return refs, dir

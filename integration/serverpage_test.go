@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what changed at each.
+// The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what
+// changed at each.
 func TestPageOfServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -25,7 +26,8 @@ func TestPageOfServer(t *testing.T) {
 	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: "read"}))
 	p := pageOf{t, c.proxy.url(), token.Plaintext}
 	p.wants("/ui/team/app", `href="/ui/team/app/s/work"`, "active")
-	page := p.wants("/ui/team/app/s/work", "one file", "two files", "both files", "Write the second file", first.ID, second.ID)
+	page := p.wants("/ui/team/app/s/work", "one file", "two files", "both files", "Write the second file",
+		first.ID, second.ID)
 	order := regexp.MustCompile(`(?s)two files.*both files.*one file`)
 	if !order.MatchString(page) {
 		t.Errorf("entries are in another order than newest first: %.8000s", page)
@@ -33,7 +35,8 @@ func TestPageOfServer(t *testing.T) {
 	p.wants("/ui/team/app/s/work?part=cursor&at="+first.ID, "one.txt", "session fork", "#session=work@"+first.ID)
 	p.wants("/ui/team/app/diff?a=main&b=work@", "one.txt", "two.txt")
 	p.wants("/ui/team/app/tree/work@"+second.ID+"/two.txt", `<span id="L1">`, "two")
-	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))),
+		c.token, ""))
 }
 
 // pageOf reads pages of a server with a token.

@@ -13,28 +13,32 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// Acts on the page of the server and those of the commands see each other, and the gate holds for both: a comment, a request that the page
-// grants, a merge that is refused before and made after it, a pin, and a session that is closed.
+// Acts on the page of the server and those of the commands see each other, and the gate holds for both: a comment, a
+// request that the page grants, a merge that is refused before and made after it, a pin, and a session that is closed.
 func TestReviewOnThePage(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
 	remote := c.proxy.url() + "/git/team/app.git"
 	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
 	policy := filepath.Join(w.root, "policy.json")
-	if err := os.WriteFile(policy, []byte(`{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice"]}]}`), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(`{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice"]}]}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.ok("session", "policy", "--set", policy, "--remote", remote)
 	w.sh(m.Dir, "echo one >one.txt && git add -A && git commit -qm 'one file'")
 	p := m.checkpoint("--sync", "-m", "one file")
 	token := func(actor string) string {
-		return must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Actor: actor})).Plaintext
+		return must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+			client.CreateToken{Repo: "app", Actor: actor})).Plaintext
 	}
 	alice, agent := pageOf{t, c.proxy.url(), token("alice")}, pageOf{t, c.proxy.url(), token("agent")}
 	const session = "/ui/team/app/s/work"
 
-	alice.send("comment", http.StatusSeeOther, url.Values{"checkpoint": {p.ID}, "path": {"one.txt"}, "line": {"1"}, "text": {"only one?"}})
-	if out := w.ok("session", "annotations", "-C", "work"); !strings.Contains(out, "one.txt:1") || !strings.Contains(out, "only one?") || !strings.Contains(out, "alice") {
+	alice.send("comment", http.StatusSeeOther, url.Values{"checkpoint": {p.ID}, "path": {"one.txt"}, "line": {"1"},
+		"text": {"only one?"}})
+	if out := w.ok("session", "annotations", "-C", "work"); !strings.Contains(out, "one.txt:1") ||
+		!strings.Contains(out, "only one?") || !strings.Contains(out, "alice") {
 		t.Errorf("annotations after a comment on the page: %s", out)
 	}
 	w.ok("session", "annotate", "-C", "work", "--path", "one.txt:1", "-m", "one is enough")
@@ -50,7 +54,8 @@ func TestReviewOnThePage(t *testing.T) {
 	if page := agent.send("merge", http.StatusForbidden, merge); !strings.Contains(page, words) {
 		t.Errorf("merge without an approval on the page: %s", page)
 	}
-	if _, err := gitAs(context.Background(), m.Dir, agent.token, "push", remote, tip+":refs/heads/main"); err == nil || !strings.Contains(err.Error(), words) {
+	if _, err := gitAs(context.Background(), m.Dir, agent.token, "push", remote, tip+":refs/heads/main"); err == nil ||
+		!strings.Contains(err.Error(), words) {
 		t.Errorf("push without an approval: %v", err)
 	}
 	w.ok("session", "review", "request", "-C", "work", "--for", "merge", "--reviewers", "alice", "-m", "please")
@@ -61,11 +66,13 @@ func TestReviewOnThePage(t *testing.T) {
 	}
 	agent.send("merge", http.StatusForbidden, merge)
 	alice.send("answer", http.StatusSeeOther, url.Values{"request": {request}, "op": {"grant"}, "text": {"fine"}})
-	if out := w.ok("session", "review", "list", "-C", "work"); !strings.Contains(out, "granted") || !strings.Contains(out, "alice") {
+	if out := w.ok("session", "review", "list", "-C", "work"); !strings.Contains(out, "granted") ||
+		!strings.Contains(out, "alice") {
 		t.Errorf("approvals after a grant on the page: %s", out)
 	}
 	agent.send("merge", http.StatusSeeOther, merge)
-	if out, err := gitAs(context.Background(), w.root, agent.token, "ls-remote", remote, "refs/heads/main"); err != nil || !strings.HasPrefix(out, tip) {
+	if out, err := gitAs(context.Background(), w.root, agent.token, "ls-remote", remote, "refs/heads/main"); err != nil ||
+		!strings.HasPrefix(out, tip) {
 		t.Errorf("main after the merge: got %s, %v, want %s", out, err, tip)
 	}
 
@@ -78,16 +85,19 @@ func TestReviewOnThePage(t *testing.T) {
 	}
 	w.unmount(m)
 	alice.send("state", http.StatusSeeOther, url.Values{"to": {"closed"}, "text": {"merged"}})
-	if r := w.elsewhere().afs("mount", "--create", "team/app", w.place("again"), "--session", "work"); r.code == 0 || !strings.Contains(r.stderr, "closed") {
+	if r := w.elsewhere().afs("mount", "--create", "team/app", w.place("again"), "--session", "work"); r.code == 0 ||
+		!strings.Contains(r.stderr, "closed") {
 		t.Errorf("mount of a session that was closed on the page: %s", r)
 	}
-	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))),
+		c.token, ""))
 }
 
 // send sends a form of the session work as a browser does, and returns the page that answers it.
 func (p pageOf) send(form string, status int, values url.Values) string {
 	p.Helper()
-	req := must[*http.Request](p.T)(http.NewRequestWithContext(p.Context(), http.MethodPost, p.url+"/ui/team/app/s/work/"+form, strings.NewReader(values.Encode())))
+	req := must[*http.Request](p.T)(http.NewRequestWithContext(p.Context(), http.MethodPost,
+		p.url+"/ui/team/app/s/work/"+form, strings.NewReader(values.Encode())))
 	req.AddCookie(&http.Cookie{Name: "artifactfs", Value: p.token})
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Sec-Fetch-Site", "same-origin")

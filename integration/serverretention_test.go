@@ -29,8 +29,8 @@ func (w *world) pointsAt(remote, session string) (points []string) {
 	return points
 }
 
-// A session that is archived by a link leaves the repository of the server, survives garbage collection of the repository and a killed
-// server, and comes back by a link with the same checkpoints and files.
+// A session that is archived by a link leaves the repository of the server, survives garbage collection of the
+// repository and a killed server, and comes back by a link with the same checkpoints and files.
 func TestArchivedSession(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -60,7 +60,8 @@ func TestArchivedSession(t *testing.T) {
 	if all := refs(); strings.Contains(all, "/work") || !strings.Contains(all, "refs/afs/archived/_/") {
 		t.Errorf("refs of an archived session: got %s", all)
 	}
-	if out := w.ok("repo", "archive", "team/app"); !strings.Contains(out, "work") || !strings.Contains(out, "Fix the login") {
+	if out := w.ok("repo", "archive", "team/app"); !strings.Contains(out, "work") ||
+		!strings.Contains(out, "Fix the login") {
 		t.Errorf("list of archived sessions: got %s", out)
 	}
 	// Neither stock git nor a copy of the session on another machine creates refs of an archived session.
@@ -68,8 +69,10 @@ func TestArchivedSession(t *testing.T) {
 	if _, err := gitAs(t.Context(), w.root, c.token, "clone", "--quiet", remote, clone); err != nil {
 		t.Fatal(err)
 	}
-	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write})).Plaintext
-	if _, err := gitAs(t.Context(), clone, token, "push", remote, "HEAD:refs/afs/meta/work"); err == nil || !strings.Contains(err.Error(), "session work is archived") {
+	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+		client.CreateToken{Repo: "app", Scope: client.Write})).Plaintext
+	if _, err := gitAs(t.Context(), clone, token, "push", remote, "HEAD:refs/afs/meta/work"); err == nil ||
+		!strings.Contains(err.Error(), "session work is archived") {
 		t.Errorf("push of a ref of an archived session: got %v", err)
 	}
 	c.nodes[0].kill()
@@ -90,7 +93,8 @@ func TestArchivedSession(t *testing.T) {
 	}
 }
 
-// While a session is on hold, neither commands nor stock git delete or shorten it, with any token; an owner releases the hold.
+// While a session is on hold, neither commands nor stock git delete or shorten it, with any token; an owner releases
+// the hold.
 func TestHoldOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -104,7 +108,8 @@ func TestHoldOnServer(t *testing.T) {
 		t.Errorf("unmount --discard: got %s", r)
 	}
 	w.unmount(m)
-	for _, args := range [][]string{{"session", "delete", "work", "--yes"}, {"session", "archive", "work"}, {"session", "gc", "work"},
+	for _, args := range [][]string{{"session", "delete", "work", "--yes"}, {"session", "archive", "work"},
+		{"session", "gc", "work"},
 		{"session", "erase", "-C", "work", "--before", "1d"}, {"session", "archive", remote + "#session=work"},
 		{"repo", "archive", "team/app", "work"}, {"unmount", "--discard", "--yes", "--session", "work"}} {
 		if r := w.afs(args...); r.code == 0 || !strings.Contains(r.stderr, "audit of March") {
@@ -112,11 +117,13 @@ func TestHoldOnServer(t *testing.T) {
 		}
 	}
 	clone := w.place("clone")
-	writer := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write})).Plaintext
+	writer := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+		client.CreateToken{Repo: "app", Scope: client.Write})).Plaintext
 	if _, err := gitAs(t.Context(), w.root, writer, "clone", "--quiet", remote, clone); err != nil {
 		t.Fatal(err)
 	}
-	segment := strings.Fields(must[string](t)(gitAs(t.Context(), clone, writer, "ls-remote", remote, "refs/afs/j/work/*")))[1]
+	segment :=
+		strings.Fields(must[string](t)(gitAs(t.Context(), clone, writer, "ls-remote", remote, "refs/afs/j/work/*")))[1]
 	for _, token := range []string{writer, c.token} {
 		for _, args := range [][]string{{":refs/afs/meta/work"}, {":" + segment}, {"+HEAD:" + segment},
 			{":refs/afs/meta/work", ":" + segment, ":refs/heads/afs/work/main"}} {
@@ -126,21 +133,24 @@ func TestHoldOnServer(t *testing.T) {
 			}
 		}
 	}
-	if _, err := gitAs(t.Context(), clone, writer, "push", remote, "+HEAD:refs/afs/meta/work"); err == nil || !strings.Contains(err.Error(), "owner or admin") {
+	if _, err := gitAs(t.Context(), clone, writer, "push", remote, "+HEAD:refs/afs/meta/work"); err == nil ||
+		!strings.Contains(err.Error(), "owner or admin") {
 		t.Errorf("release of the hold by a token of the repository: got %v", err)
 	}
 	w.ok("session", "set", "work", "--no-hold")
 	w.ok("session", "delete", "work", "--yes")
 }
 
-// A run of the retention does exactly what its dry run has listed: it closes, archives and deletes sessions by age, state and tags, leaves
-// those on hold, active and protected ones alone, and deleted sessions can be restored until the trash is emptied.
+// A run of the retention does exactly what its dry run has listed: it closes, archives and deletes sessions by age,
+// state and tags, leaves those on hold, active and protected ones alone, and deleted sessions can be restored until the
+// trash is emptied.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
 	remote := remoteOf(c, "team/app")
 	x := api.Extensions()
-	for _, s := range []struct{ name, tag string }{{"draft", "draft"}, {"held", "draft"}, {"old", "old"}, {"young", "young"}, {"talk", "talk"}, {"busy", "draft"}} {
+	for _, s := range []struct{ name, tag string }{{"draft", "draft"}, {"held", "draft"}, {"old", "old"},
+		{"young", "young"}, {"talk", "talk"}, {"busy", "draft"}} {
 		m := w.bare("team/app", "--create", "--session", s.name, "--wait", "git")
 		w.sh(m.Dir, "echo "+s.name+" >x")
 		w.ok("session", "set", "-C", m.Dir, "--tag", s.tag)
@@ -160,10 +170,12 @@ func TestRetention(t *testing.T) {
 		t.Error("the dry run of a namespace without rules succeeded")
 	}
 	file := filepath.Join(w.root, "rules.json")
-	rules := `{"version":1,"trash_after":"30d","rules":[{"tags":["draft"],"delete_after":"0s"},{"tags":["old"],"archive_after":"0s"},
+	rules :=
+		`{"version":1,"trash_after":"30d","rules":[{"tags":["draft"],"delete_after":"0s"},{"tags":["old"],"archive_after":"0s"},
 		{"tags":["talk"],"transcripts_after":"0s","close_after":"0s"},{"close_after":"400d","archive_after":"500d"}]}`
 	check(t, os.WriteFile(file, []byte(`{"version":1,"rules":[{"states":["active"],"delete_after":"1d"}]}`), 0o600))
-	if r := w.afs("namespace", "retention", "team", "--set", file); r.code != control.ExitUsage || !strings.Contains(r.stderr, "unknown state") {
+	if r := w.afs("namespace", "retention", "team", "--set", file); r.code != control.ExitUsage ||
+		!strings.Contains(r.stderr, "unknown state") {
 		t.Errorf("rules for active sessions: got %s", r)
 	}
 	check(t, os.WriteFile(file, []byte(rules), 0o600))
@@ -181,8 +193,10 @@ func TestRetention(t *testing.T) {
 	all := func(client.RetentionStep) bool { return true }
 	before := must[string](t)(gitAs(t.Context(), w.root, c.token, "ls-remote", remote))
 	plan := must[client.RetentionSteps](t)(x.RetentionPlan(t.Context(), "team"))
-	for _, want := range []string{"draft paused delete rule 1: delete_after 0d", "held paused none on hold: audit", "busy active none active",
-		"old paused archive rule 2: archive_after 0d", "young paused close rule 4: close_after 400d", "talk paused close rule 3: close_after 0d"} {
+	for _, want := range []string{"draft paused delete rule 1: delete_after 0d", "held paused none on hold: audit",
+		"busy active none active",
+		"old paused archive rule 2: archive_after 0d", "young paused close rule 4: close_after 400d",
+		"talk paused close rule 3: close_after 0d"} {
 		if got := list(plan, all); !strings.Contains(got, want) {
 			t.Errorf("plan lacks %q:\n%s", want, got)
 		}
@@ -206,14 +220,16 @@ func TestRetention(t *testing.T) {
 	if got := fmt.Sprint(states); got != "map[busy:active held:paused old:archived talk:closed young:paused]" {
 		t.Errorf("sessions after the run: got %s", got)
 	}
-	if got := list(must[client.RetentionSteps](t)(x.RetentionPlan(t.Context(), "team")), all); !strings.Contains(got, "old archived") || !strings.Contains(got, "draft deleted purge") {
+	if got := list(must[client.RetentionSteps](t)(x.RetentionPlan(t.Context(), "team")), all); !strings.Contains(got,
+		"old archived") || !strings.Contains(got, "draft deleted purge") {
 		t.Errorf("plan after the run: got %s", got)
 	}
 	w.ok("session", "undelete", "draft", "--session-remote", remote)
 	audit := must[io.ReadCloser](t)(x.Audit(t.Context(), 0, 0))
 	defer audit.Close()
 	entries := string(must[[]byte](t)(io.ReadAll(audit)))
-	for _, want := range []string{`"method":"delete","target":"/team/app/draft"`, `"method":"archive","target":"/team/app/*"`,
+	for _, want := range []string{`"method":"delete","target":"/team/app/draft"`,
+		`"method":"archive","target":"/team/app/*"`,
 		`"method":"close","target":"/team/app/talk"`} {
 		if !strings.Contains(entries, want) {
 			t.Errorf("audit log lacks %s:\n%s", want, entries)
@@ -221,8 +237,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A server that is killed again and again while sessions are archived and reopened loses none: each is in the repository or in the archive,
-// as a whole, and at the end all are back with their checkpoints.
+// A server that is killed again and again while sessions are archived and reopened loses none: each is in the
+// repository or in the archive, as a whole, and at the end all are back with their checkpoints.
 func TestKilledArchive(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -278,7 +294,8 @@ func TestKilledArchive(t *testing.T) {
 		present := refs()
 		for _, name := range names {
 			if archived[name] == (present[name] > 0) || present[name] != 0 && present[name] != whole[name] {
-				t.Errorf("round %d: session %s has %d refs of %d, archived %v", round, name, present[name], whole[name], archived[name])
+				t.Errorf("round %d: session %s has %d refs of %d, archived %v", round, name, present[name], whole[name],
+					archived[name])
 			}
 		}
 	}

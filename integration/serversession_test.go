@@ -14,15 +14,16 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// hosted returns a server, a client of its REST API, and a world whose commands use the server. The server's repository team/app has
-// the history of r.git from newTravelled.
+// hosted returns a server, a client of its REST API, and a world whose commands use the server. The server's repository
+// team/app has the history of r.git from newTravelled.
 func hosted(t *testing.T) (*world, *cluster, *client.Client) {
 	t.Helper()
 	w, r := newTravelled(t)
 	c := newLoneServer(w)
 	api := c.api()
 	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "app"}))
-	if _, err := gitAs(context.Background(), r.Path, made.Token, "push", "--quiet", made.Remote, "refs/heads/main"); err != nil {
+	if _, err := gitAs(context.Background(), r.Path, made.Token, "push", "--quiet", made.Remote,
+		"refs/heads/main"); err != nil {
 		t.Fatal(err)
 	}
 	w.env = append(w.env, "ARTIFACTFS_SERVER="+c.proxy.url(), "ARTIFACTFS_SERVER_TOKEN="+c.token)
@@ -44,8 +45,9 @@ func noToken(t *testing.T, what, text string) {
 	}
 }
 
-// A session on a private repository of the server can be resumed on another machine after the first machine has died, and a fork of
-// the repository from a checkpoint of the session has its files. Commands get no token except the one for the REST API.
+// A session on a private repository of the server can be resumed on another machine after the first machine has died,
+// and a fork of the repository from a checkpoint of the session has its files. Commands get no token except the one for
+// the REST API.
 func TestSessionsOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -82,7 +84,8 @@ func TestSessionsOnServer(t *testing.T) {
 	}
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 
-	fork := must[client.Created](t)(api.Fork(t.Context(), "team", "app", client.Fork{Name: "retry", Checkpoint: "work@" + p.ID}))
+	fork := must[client.Created](t)(api.Fork(t.Context(), "team", "app",
+		client.Fork{Name: "retry", Checkpoint: "work@" + p.ID}))
 	if err := api.DeleteRepo(t.Context(), "team", "none"); err == nil {
 		t.Error("deleting a repository that never existed succeeded")
 	}
@@ -94,7 +97,8 @@ func TestSessionsOnServer(t *testing.T) {
 	if n := f.status().Blobs.Fetched; n != 0 {
 		t.Errorf("mounting the fork fetched %d blobs", n)
 	}
-	if got := third.git(f.Dir, "ls-remote", "origin", "refs/heads/main"); !strings.HasPrefix(got, third.git(f.Dir, "rev-parse", "HEAD")) {
+	if got := third.git(f.Dir, "ls-remote", "origin", "refs/heads/main"); !strings.HasPrefix(got,
+		third.git(f.Dir, "rev-parse", "HEAD")) {
 		t.Errorf("git ls-remote in the fork: got %q", got)
 	}
 	third.sh(f.Dir, "echo tried >tried && git add tried && git commit -qm tried")
@@ -117,11 +121,12 @@ func TestSessionsOnServer(t *testing.T) {
 		}
 		noToken(t, "log of a daemon", string(must[[]byte](t)(os.ReadFile(state.logFile()))))
 	}
-	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))),
+		c.token, ""))
 }
 
-// A session whose session remote is another private repository of the server than the mounted one is resumed and forked on another machine
-// with no token except the one for the REST API.
+// A session whose session remote is another private repository of the server than the mounted one is resumed and forked
+// on another machine with no token except the one for the REST API.
 func TestSessionBesideItsBase(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -129,7 +134,8 @@ func TestSessionBesideItsBase(t *testing.T) {
 	m := w.bare(app, "--create=session-remote", "--session-remote", "team/work", "--session", "fix")
 	w.sh(m.Dir, "echo fixed >fixed")
 	w.unmount(m)
-	if s := must[client.Session](t)(api.Extensions().Repository("team", "work").Session(t.Context(), "fix")); s.Remote != app {
+	if s := must[client.Session](t)(api.Extensions().Repository("team", "work").Session(t.Context(),
+		"fix")); s.Remote != app {
 		t.Errorf("mounted repository of the session: got %q, want %q", s.Remote, app)
 	}
 	for name, args := range map[string][]string{
@@ -153,8 +159,8 @@ func TestSessionBesideItsBase(t *testing.T) {
 	}
 }
 
-// A session can be based on a commit that another session has made and pushed. If both are mounted on one host, the other session has
-// this commit in its own repository; the mount must not rely on that.
+// A session can be based on a commit that another session has made and pushed. If both are mounted on one host, the
+// other session has this commit in its own repository; the mount must not rely on that.
 func TestSessionBasedOnCommitOfAnother(t *testing.T) {
 	t.Parallel()
 	w, c, _ := hosted(t)
@@ -179,7 +185,8 @@ func TestSessionBasedOnCommitOfAnother(t *testing.T) {
 		}
 	}
 	o.sh(second, "echo three >three")
-	for _, args := range [][]string{{"checkpoint", second}, {"unmount", first}, {"checkpoint", second, "--sync"}, {"unmount", second}} {
+	for _, args := range [][]string{{"checkpoint", second}, {"unmount", first}, {"checkpoint", second, "--sync"},
+		{"unmount", second}} {
 		if r := o.afs(args...); r.code != 0 {
 			t.Errorf("%q: %s", args, r)
 		}
@@ -225,7 +232,8 @@ func TestMountRenewsItsToken(t *testing.T) {
 	w.sh(m.Dir, "cat d0004/f0001.txt >/dev/null && echo y >y && git add y && git commit -qm y")
 	m.sync()
 	// git's credential helper gets a token for this repository only from the daemon.
-	out, err := w.gitIn(m.Dir, "printf 'protocol=http\\nhost=%s\\n\\n' \"$(git config remote.origin.url | cut -d/ -f3)\" | git credential fill")
+	out, err := w.gitIn(m.Dir,
+		"printf 'protocol=http\\nhost=%s\\n\\n' \"$(git config remote.origin.url | cut -d/ -f3)\" | git credential fill")
 	if err != nil || !strings.Contains(out, "password=art_v1_") || strings.Contains(out, "afs_admin_") {
 		t.Errorf("git credential fill: got %v and %q", err, out)
 	}
@@ -249,7 +257,8 @@ func TestMountRenewsItsToken(t *testing.T) {
 	}
 }
 
-// A session of a repository of another server stores only its own objects on this server, in a repository that the mount creates.
+// A session of a repository of another server stores only its own objects on this server, in a repository that the
+// mount creates.
 func TestThinSessionOnServer(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -271,7 +280,8 @@ func TestThinSessionOnServer(t *testing.T) {
 	again := o.bare(s.URL("r.git"), flags...)
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	o.unmount(again)
-	// The tokens of the session allow it to change its own refs only. The token that the server made with the repository is revoked.
+	// The tokens of the session allow it to change its own refs only. The token that the server made with the repository
+	// is revoked.
 	for token, err := range api.Tokens(t.Context(), "team", "work", "active") {
 		if err != nil {
 			t.Fatal(err)
@@ -282,12 +292,14 @@ func TestThinSessionOnServer(t *testing.T) {
 	}
 }
 
-// A sandbox that is configured by variables only creates its own repository on the server, and its program sees no token.
+// A sandbox that is configured by variables only creates its own repository on the server, and its program sees no
+// token.
 func TestSandboxOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
 	w.sh(w.root, "mkdir bin && ln -s "+binary+" bin/artifactfs")
-	w.env = append(w.env, "ARTIFACTFS_CREATE=remote", "ARTIFACTFS_REMOTE=boxes/one", "ARTIFACTFS_DIR="+w.place("box"), "ARTIFACTFS_STATE="+w.state,
+	w.env = append(w.env, "ARTIFACTFS_CREATE=remote", "ARTIFACTFS_REMOTE=boxes/one", "ARTIFACTFS_DIR="+w.place("box"),
+		"ARTIFACTFS_STATE="+w.state,
 		"PATH="+filepath.Join(w.root, "bin")+":"+os.Getenv("PATH"))
 	out := must[string](t)(w.gitIn(w.root, must[string](t)(filepath.Abs("../contrib/container/artifactfs-hook"))+
 		` sh -c 'echo made >made && git add made && git commit -qm made && ! env | grep ^ARTIFACTFS_SERVER; tr "\0" "\n" </proc/$PPID/environ'`, w.env...))
@@ -308,12 +320,14 @@ func TestServerHasStockGit(t *testing.T) {
 	r := w.repo("r.git", object.SHA256)
 	must[object.ID](t)(r.Sized(3, 3))
 	api := c.api()
-	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "wide", ObjectFormat: "sha256"}))
+	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team",
+		client.CreateRepo{Name: "wide", ObjectFormat: "sha256"}))
 	git := func(args ...string) string {
 		t.Helper()
 		return must[string](t)(gitAs(context.Background(), r.Path, made.Token, args...))
 	}
-	git("push", "--quiet", "--atomic", made.Remote, "refs/heads/main", "refs/heads/main:refs/notes/commits", "refs/heads/main:refs/afs/x/y")
+	git("push", "--quiet", "--atomic", made.Remote, "refs/heads/main", "refs/heads/main:refs/notes/commits",
+		"refs/heads/main:refs/afs/x/y")
 	if got := strings.Count(git("ls-remote", made.Remote), "refs/"); got != 3 {
 		t.Errorf("ls-remote: got %d refs, want 3", got)
 	}

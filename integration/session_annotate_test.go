@@ -44,9 +44,9 @@ func (w *world) now(r control.SessionAnnotationsReply, id string) string {
 	return ""
 }
 
-// A line keeps its annotation when its file is renamed and edited, in checkpoints before and after, mounted or not, and for a
-// reviewer who has only the session remote. Annotations of a session with the embedded session remote are pushed to the one that it
-// gets later.
+// A line keeps its annotation when its file is renamed and edited, in checkpoints before and after, mounted or not, and
+// for a reviewer who has only the session remote. Annotations of a session with the embedded session remote are pushed
+// to the one that it gets later.
 func TestAnnotationsFollowLines(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"embedded", "thin", "shared"} {
@@ -79,7 +79,8 @@ func TestAnnotationsFollowLines(t *testing.T) {
 			file := note("--path", "src/old.txt", "-m", "rename this file")
 			commit := note("--commit", "HEAD", "--path", "src/old.txt:1", "-m", "on the commit")
 			before := m.checkpoint("--sync")
-			w.sh(m.Dir, `mkdir lib && mv src/old.txt lib/new.txt && sed -i '1i above 1\nabove 2\nabove 3' lib/new.txt && sed -i '$d' lib/new.txt`)
+			w.sh(m.Dir,
+				`mkdir lib && mv src/old.txt lib/new.txt && sed -i '1i above 1\nabove 2\nabove 3' lib/new.txt && sed -i '$d' lib/new.txt`)
 			after := m.checkpoint("--sync")
 			point := note(after.ID, "-m", "before the rest")
 			w.sh(m.Dir, `sed -i '/^line 10 /d; /^line 11 /d' lib/new.txt`)
@@ -103,9 +104,12 @@ func TestAnnotationsFollowLines(t *testing.T) {
 			here := func(id string) []string { return append([]string{id}, in...) }
 			look(w, here)
 			all := w.annotations(in...)
-			if len(all.Threads) != 5 || all.Threads[0].ID != whole || strings.Contains(all.Threads[0].Annotations[0].Text, "ghp_") ||
-				all.Threads[1].On.Quote != "line 10 of the file\nline 11 of the file" || all.Threads[1].Annotations[0].Actor != "alice" ||
-				all.Threads[3].On.Commit != base.String() || all.Threads[4].ID != point || all.Threads[4].On.Checkpoint != after.ID {
+			if len(all.Threads) != 5 || all.Threads[0].ID != whole ||
+				strings.Contains(all.Threads[0].Annotations[0].Text, "ghp_") ||
+				all.Threads[1].On.Quote != "line 10 of the file\nline 11 of the file" ||
+				all.Threads[1].Annotations[0].Actor != "alice" ||
+				all.Threads[3].On.Commit != base.String() || all.Threads[4].ID != point ||
+				all.Threads[4].On.Checkpoint != after.ID {
 				t.Errorf("annotations: got %+v", all)
 			}
 			if got := w.annotations(append(in, "--path", "lib")...); len(got.Threads) != 3 {
@@ -119,7 +123,8 @@ func TestAnnotationsFollowLines(t *testing.T) {
 				"several threads":               {"--resolve", "0"},
 				"no such commit":                {"--commit", "none", "-m", "x"},
 			} {
-				if r := w.afs(append(append([]string{"session", "annotate"}, args...), in...)...); r.code == 0 || !strings.Contains(r.stderr, want) {
+				if r := w.afs(append(append([]string{"session", "annotate"}, args...), in...)...); r.code == 0 ||
+					!strings.Contains(r.stderr, want) {
 					t.Errorf("got %s, want an error with %q", r, want)
 				}
 			}
@@ -140,7 +145,8 @@ func TestAnnotationsFollowLines(t *testing.T) {
 				t.Errorf("annotation of the reviewer at %s is at %s", after.ID, bob.now(bob.annotations(far(after.ID)...), got))
 			}
 			bob.annotate("--session-remote", c.arg, "work", "--reply", line, "-m", "no")
-			if got := bob.annotate("--session-remote", c.arg, "work", "--resolve", strings.ToLower(line)); got != "resolved "+line {
+			if got := bob.annotate("--session-remote", c.arg, "work", "--resolve", strings.ToLower(line)); got != "resolved "+
+				line {
 				t.Errorf("resolve printed %q", got)
 			}
 			open, every := w.annotations(in...), w.annotations(append(in, "--all")...)
@@ -164,7 +170,8 @@ func TestAnnotationsFollowLines(t *testing.T) {
 			}
 			w.ok("session", "undelete", "work")
 			got, there := w.annotations(append(in, "--all")...), bob.annotations("work", "--session-remote", c.arg, "--all")
-			if fmt.Sprint(got.Threads[0], len(got.Threads)) != fmt.Sprint(want.Threads[0], len(want.Threads)) || len(there.Threads) != len(want.Threads) {
+			if fmt.Sprint(got.Threads[0], len(got.Threads)) != fmt.Sprint(want.Threads[0], len(want.Threads)) ||
+				len(there.Threads) != len(want.Threads) {
 				t.Errorf("after undelete: got %+v, on the session remote %+v, want %+v", got, there, want)
 			}
 			w.sound(c.Path)
@@ -191,13 +198,15 @@ func TestAnnotationsOnServer(t *testing.T) {
 	const each = 3
 	var all sync.WaitGroup
 	for _, user := range []string{"alice", "bob", "carol"} {
-		made := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Actor: user, TTL: 3600, Session: "work"}))
+		made := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+			client.CreateToken{Repo: "app", Actor: user, TTL: 3600, Session: "work"}))
 		at := strings.Replace(m.Remote, "://", "://"+url.UserPassword("x", made.Plaintext).String()+"@", 1)
 		u := w.elsewhere()
 		u.env = slices.DeleteFunc(u.env, func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") })
 		all.Go(func() {
 			for i := range each {
-				r := u.afs("session", "annotate", "work", "--session-remote", at, "--path", fmt.Sprintf("list.txt:%d", i+1), "-m", fmt.Sprint("note ", i))
+				r := u.afs("session", "annotate", "work", "--session-remote", at, "--path", fmt.Sprintf("list.txt:%d", i+1), "-m",
+					fmt.Sprint("note ", i))
 				if r.code != 0 || strings.Contains(r.stdout+r.stderr, made.Plaintext) {
 					t.Errorf("annotate as %s: %s", user, r)
 				}
@@ -232,8 +241,8 @@ func TestAnnotationsOnServer(t *testing.T) {
 	noToken(t, "log of a daemon", strings.ReplaceAll(w.log(), c.token, ""))
 }
 
-// A server accepts annotations only from the users who make them, also by stock git. Deleted sessions are restored with their annotations,
-// and a session whose annotations the server does not accept can still be pushed.
+// A server accepts annotations only from the users who make them, also by stock git. Deleted sessions are restored with
+// their annotations, and a session whose annotations the server does not accept can still be pushed.
 func TestServerChecksAnnotations(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -245,7 +254,8 @@ func TestServerChecksAnnotations(t *testing.T) {
 	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "notes"}))
 	at := func(actor string) (url, token string) {
 		got := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "notes", Actor: actor}))
-		return strings.Replace(made.Remote, "://", "://x:"+strings.ReplaceAll(got.Plaintext, "?", "%3F")+"@", 1), got.Plaintext
+		return strings.Replace(made.Remote, "://", "://x:"+strings.ReplaceAll(got.Plaintext, "?", "%3F")+"@", 1),
+			got.Plaintext
 	}
 	agent, _ := at("agent")
 	alice, token := at("alice")
@@ -268,7 +278,8 @@ func TestServerChecksAnnotations(t *testing.T) {
 	if got := text(o.annotations("work", "--session-remote", alice)); !slices.Equal(got, want) {
 		t.Errorf("annotations of the server: got %q, want %q", got, want)
 	}
-	if got := text(w.annotations("-C", m.Dir)); len(got) != 3 || !strings.HasSuffix(got[0], ": made before there was a server") {
+	if got := text(w.annotations("-C", m.Dir)); len(got) != 3 ||
+		!strings.HasSuffix(got[0], ": made before there was a server") {
 		t.Errorf("annotations where the session is mounted: got %q, want those of the server and an older one", got)
 	}
 
@@ -276,16 +287,19 @@ func TestServerChecksAnnotations(t *testing.T) {
 	clone := w.clone(made.Remote[:strings.Index(made.Remote, "://")+3] + alice[strings.Index(alice, "://")+3:])
 	push := func(what, script, refusal string) {
 		t.Helper()
-		w.sh(clone, "git fetch -q origin +"+ref+":work && git checkout -q work && "+script+" && git add . && git commit -qm forged")
+		w.sh(clone, "git fetch -q origin +"+ref+":work && git checkout -q work && "+script+
+			" && git add . && git commit -qm forged")
 		_, err := gitAs(context.Background(), clone, token, "push", "--quiet", "origin", "+HEAD:"+ref)
 		if err == nil || !strings.Contains(err.Error(), refusal) {
 			t.Errorf("%s: got %v, want %q", what, err, refusal)
 		}
 		w.sh(clone, "git checkout -q --detach")
 	}
-	push("removal of the annotations of others", "sed -i 1d annotations.jsonl", "annotations cannot be changed or removed, only added")
+	push("removal of the annotations of others", "sed -i 1d annotations.jsonl",
+		"annotations cannot be changed or removed, only added")
 	push("change of annotations of others", "sed -i 's/with the server/forged/' annotations.jsonl", "the id of annotation")
-	push("annotation under the name of another user", `sed -n '1{s/with the server/forged/;s/"id":"01../"id":"01AB/;s/"thread":"01../"thread":"01AB/;p}' annotations.jsonl >a && cat a >>annotations.jsonl && rm a`,
+	push("annotation under the name of another user",
+		`sed -n '1{s/with the server/forged/;s/"id":"01../"id":"01AB/;s/"thread":"01../"thread":"01AB/;p}' annotations.jsonl >a && cat a >>annotations.jsonl && rm a`,
 		`is by "agent", but the token is of alice`)
 
 	w.unmount(m)

@@ -21,7 +21,8 @@ func pushes(kind gittest.Kind, status int) gittest.Fault {
 	return gittest.Fault{Kind: kind, Status: status, On: gittest.Push}
 }
 
-// orderly checks that the session remote received all commits and checkpoints once, in the order in which they were made.
+// orderly checks that the session remote received all commits and checkpoints once, in the order in which they were
+// made.
 func (c *carried) orderly(commits []string, checkpoints []control.Checkpoint) {
 	c.w.Helper()
 	var gotCommits []string
@@ -39,7 +40,8 @@ func (c *carried) orderly(commits []string, checkpoints []control.Checkpoint) {
 			gotCommits = append(gotCommits, u.New.String())
 		}
 	}
-	// One push may contain several commits, so the values of main are a subsequence of the commits, in order, and end with the last commit.
+	// One push may contain several commits, so the values of main are a subsequence of the commits, in order, and end with
+	// the last commit.
 	if at := subsequence(gotCommits, commits); at >= 0 {
 		c.w.Errorf("commit %s was pushed out of order", gotCommits[at])
 	}
@@ -72,7 +74,8 @@ func subsequence(part, whole []string) int {
 	return -1
 }
 
-// A session remote that was unreachable receives everything once and in order when it is back. Until then the mount works.
+// A session remote that was unreachable receives everything once and in order when it is back. Until then the mount
+// works.
 func TestSessionRemoteAway(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -122,7 +125,8 @@ func TestSessionRemoteAway(t *testing.T) {
 	}
 }
 
-// For each failure of a session remote, status reports the cause, nothing is lost, and everything is pushed once the remote works.
+// For each failure of a session remote, status reports the cause, nothing is lost, and everything is pushed once the
+// remote works.
 func TestSessionRemoteFails(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -282,12 +286,14 @@ func TestSessionRemoteIsSeeded(t *testing.T) {
 	}
 	in, out := bytesOf(c.server)
 	if seeded, _ := bytesOf(s.Server); st.Sent < in || st.Received < out || st.Seeded == 0 || in == 0 || seeded == 0 {
-		t.Errorf("status reports %d bytes sent, %d received and %d for seeding; the session remote got %d and sent %d", st.Sent, st.Received, st.Seeded, in, out)
+		t.Errorf("status reports %d bytes sent, %d received and %d for seeding; the session remote got %d and sent %d",
+			st.Sent, st.Received, st.Seeded, in, out)
 	}
 	w.sound(c.Path)
 	clone := w.clone(c.arg)
 	w.sound(clone)
-	if w.git(clone, "rev-parse", "HEAD") != w.git(m.Dir, "rev-parse", "HEAD") || w.git(clone, "status", "--porcelain") != "" {
+	if w.git(clone, "rev-parse", "HEAD") != w.git(m.Dir, "rev-parse", "HEAD") ||
+		w.git(clone, "status", "--porcelain") != "" {
 		t.Error("the clone differs from the mount")
 	}
 	w.unmount(m)
@@ -297,7 +303,8 @@ func TestSessionRemoteIsSeeded(t *testing.T) {
 func TestSessionRemoteNone(t *testing.T) {
 	w := newWorld(t)
 	w.sized(3, 3)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "none")
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work",
+		"--session-remote", "none")
 	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new && echo dirty >dirty")
 	if st := m.status().Session; st.Mode != "none" || st.Checkpoints != 0 || st.Pending != 0 {
 		t.Errorf("status: got %+v", st)

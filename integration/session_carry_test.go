@@ -31,8 +31,8 @@ type carried struct {
 	based  bool            // it contains the history of the mounted remote
 }
 
-// sessionRemote creates an empty session remote for the transport "path", "http" or "ssh". If base is not nil, the session remote
-// contains the objects and refs of base.
+// sessionRemote creates an empty session remote for the transport "path", "http" or "ssh". If base is not nil, the
+// session remote contains the objects and refs of base.
 func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 	w.Helper()
 	c := &carried{w: w, name: scheme, based: base != nil}
@@ -74,7 +74,8 @@ func (c *carried) own(name string) {
 	c.w.sh(c.Path, "git update-ref "+session.OwnerRef+" $(echo "+name+" | git hash-object -w --stdin)")
 }
 
-// flags returns the flags of mount. A session remote that contains the base belongs to the session, like one that was created for it.
+// flags returns the flags of mount. A session remote that contains the base belongs to the session, like one that was
+// created for it.
 func (c *carried) flags(name string) []string {
 	if c.based {
 		c.own(name)
@@ -170,7 +171,8 @@ func (w *world) sound(dir string) {
 func users(refs map[string]object.ID) map[string]object.ID {
 	own := map[string]object.ID{}
 	for name, id := range refs {
-		if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") || strings.HasPrefix(name, "refs/notes/") {
+		if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") ||
+			strings.HasPrefix(name, "refs/notes/") {
 			own[name] = id
 		}
 	}
@@ -189,7 +191,8 @@ func (w *world) has(dir, commit string) bool {
 	return slices.Contains(strings.Split(w.git(dir, "rev-list", "--all"), "\n"), commit)
 }
 
-// carriedWithin is the longest time until a ref is pushed, on an idle machine. `make bench BENCH=-session` measures the actual time.
+// carriedWithin is the longest time until a ref is pushed, on an idle machine. `make bench BENCH=-session` measures the
+// actual time.
 const carriedWithin = 5 * time.Second
 
 // reached returns how long git ls-remote of the session remote takes, which shows how busy the machine is now.
@@ -204,7 +207,8 @@ func (c *carried) reached() time.Duration {
 	return time.Since(start)
 }
 
-// Each command that moves a branch, tag or note in a mount also moves it on the session remote, for every kind of session remote.
+// Each command that moves a branch, tag or note in a mount also moves it on the session remote, for every kind of
+// session remote.
 func TestSessionCarriesCommits(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"embedded", "path", "http", "ssh"} {
@@ -260,7 +264,8 @@ func TestSessionCarriesCommits(t *testing.T) {
 					}
 					got := there()
 					for name, id := range want {
-						if got[name] != id && !(c == nil && base[name] == id) { // the embedded session remote has only the refs that were moved
+						// the embedded session remote has only the refs that were moved
+						if got[name] != id && !(c == nil && base[name] == id) {
 							return false
 						}
 					}
@@ -295,8 +300,8 @@ func TestSessionCarriesCommits(t *testing.T) {
 				}
 			}
 
-			// Stock git can fsck the session remote, and clone it. The embedded one lacks the contents of the base, so a clone of the
-			// mounted remote fetches from it.
+			// Stock git can fsck the session remote, and clone it. The embedded one lacks the contents of the base, so a clone
+			// of the mounted remote fetches from it.
 			w.sound(theirs)
 			from := theirs
 			if c == nil {
@@ -318,11 +323,13 @@ func TestSessionCarriesCommits(t *testing.T) {
 			if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
 				t.Errorf("status: %s", out)
 			}
-			if out := w.git(m.Dir, "for-each-ref") + w.git(m.Dir, "remote", "--verbose"); strings.Contains(out, "refs/afs") || strings.Contains(out, "session") {
+			if out := w.git(m.Dir, "for-each-ref") + w.git(m.Dir, "remote", "--verbose"); strings.Contains(out, "refs/afs") ||
+				strings.Contains(out, "session") {
 				t.Errorf("git in the mount prints %s", out)
 			}
 			m.sync()
-			if st := m.status().Session; st.Pending != 0 || st.Error != "" || len(st.Diverged) > 0 || st.Name != "work" || c != nil && st.LastSync == nil {
+			if st := m.status().Session; st.Pending != 0 || st.Error != "" || len(st.Diverged) > 0 || st.Name != "work" ||
+				c != nil && st.LastSync == nil {
 				t.Errorf("status: got %+v", st)
 			}
 		})
@@ -370,9 +377,11 @@ func TestCheckpointsTouchNothingOfGit(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
 	must[object.ID](t)(r.Sized(5, 5))
-	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--history", "full", "--session", "work", "--checkpoint", "off",
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--history", "full", "--session", "work",
+		"--checkpoint", "off",
 		"--prefetch", "none") // when contents arrive, the daemon adds their sizes to the index
-	w.sh(m.Dir, "echo a >a && git add a && git commit -qm a && echo b >>a && git stash -q && echo c >>a && git add a && echo d >>a && echo e >e && git status -s")
+	w.sh(m.Dir,
+		"echo a >a && git add a && git commit -qm a && echo b >>a && git stash -q && echo c >>a && git add a && echo d >>a && echo e >e && git status -s")
 	m.checkpoint("--sync")
 	w.sh(m.Dir, "echo more >>a; echo f >f")
 	before := w.sh(m.gitDir(), "find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort")
@@ -384,7 +393,8 @@ func TestCheckpointsTouchNothingOfGit(t *testing.T) {
 	if again := m.checkpoint(); again.Made || again.ID != p.ID {
 		t.Errorf("checkpoint without a change: got %+v, want %+v", again, p)
 	}
-	if after := w.sh(m.gitDir(), "find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort"); after != before {
+	if after := w.sh(m.gitDir(),
+		"find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort"); after != before {
 		t.Errorf("the git directory was changed:\n%s", diffLines(before, after))
 	}
 	if now := m.status().Network; now != requests {

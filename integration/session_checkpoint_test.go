@@ -35,11 +35,13 @@ func (m mounted) in(tree, path string) string {
 	return string(out)
 }
 
-// A checkpoint contains the data that programs have written to files that are still open, although it is only in the page cache.
+// A checkpoint contains the data that programs have written to files that are still open, although it is only in the
+// page cache.
 func TestCheckpointsHoldWhatIsNotFlushed(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work",
+		"--checkpoint", "off")
 	open := must[*os.File](t)(os.Create(m.path("open")))
 	defer open.Close()
 	must[int](t)(open.WriteString("written\n"))
@@ -74,11 +76,13 @@ func (w *world) unmountBusy(m mounted, a, b *os.File, memory []byte) {
 	w.unmount(m)
 }
 
-// Every checkpoint is the state of one moment: if two files are written one after the other, the first is never the older one.
+// Every checkpoint is the state of one moment: if two files are written one after the other, the first is never the
+// older one.
 func TestCheckpointsAreOfOneMoment(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work",
+		"--checkpoint", "off")
 	var stop atomic.Bool
 	var writers sync.WaitGroup
 	defer func() { stop.Store(true); writers.Wait() }()
@@ -103,7 +107,8 @@ func TestCheckpointsAreOfOneMoment(t *testing.T) {
 						return
 					}
 				}
-				if err := os.Rename(filepath.Join(dir, fmt.Sprint("step-", n-1)), filepath.Join(dir, fmt.Sprint("step-", n))); err != nil {
+				if err := os.Rename(filepath.Join(dir, fmt.Sprint("step-", n-1)),
+					filepath.Join(dir, fmt.Sprint("step-", n))); err != nil {
 					t.Error(err)
 					return
 				}
@@ -157,11 +162,13 @@ func TestSessionLifecycle(t *testing.T) {
 		t.Fatalf("session list has no session work: %+v", all)
 		return control.SessionInfo{}
 	}
-	if s := info(); s.State != "active" || !s.Mounted || s.Last == nil || len(s.Last.Pins) != 1 || s.Last.Pins[0] != "kept" {
+	if s := info(); s.State != "active" || !s.Mounted || s.Last == nil || len(s.Last.Pins) != 1 ||
+		s.Last.Pins[0] != "kept" {
 		t.Errorf("session while mounted: got %+v", s)
 	}
 	w.killDaemon()
-	if s := info(); s.State != "paused" || s.Mounted || len(s.History) == 0 || s.History[len(s.History)-1].Reason != "interrupted" {
+	if s := info(); s.State != "paused" || s.Mounted || len(s.History) == 0 ||
+		s.History[len(s.History)-1].Reason != "interrupted" {
 		t.Errorf("session after the kill: got %+v", s)
 	}
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
@@ -205,7 +212,8 @@ func TestSessionLifecycle(t *testing.T) {
 	}
 	w.sound(m.sessionGit())
 	w.sh(m.Dir, "echo after >new")
-	if p := m.checkpoint(); p.Tree != w.look(m.Dir).Tree { // the checkpoint that the last commit caused may already contain the change
+	// the checkpoint that the last commit caused may already contain the change
+	if p := m.checkpoint(); p.Tree != w.look(m.Dir).Tree {
 		t.Errorf("checkpoint after gc: got %+v, want one of the tree as it is", p)
 	}
 	w.sound(m.sessionGit())
@@ -217,7 +225,8 @@ func TestNotesAndTranscripts(t *testing.T) {
 	w.sized(2, 2)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work")
 	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new")
-	secrets := []string{"AKIAIOSFODNN7" + "EXAMPLE", "ghp_" + strings.Repeat("aB3d", 9), "xoxb-123456789012-" + strings.Repeat("aB3d", 6), "s3cr3t-in-a-url"}
+	secrets := []string{"AKIAIOSFODNN7" + "EXAMPLE", "ghp_" + strings.Repeat("aB3d", 9),
+		"xoxb-123456789012-" + strings.Repeat("aB3d", 6), "s3cr3t-in-a-url"}
 	input := func(text string, args ...string) string {
 		t.Helper()
 		cmd := w.command(t.Context(), args...)
@@ -233,7 +242,8 @@ func TestNotesAndTranscripts(t *testing.T) {
 		t.Errorf("git notes show printed %q", note)
 	}
 	p := m.checkpoint()
-	input(`{"role":"user","text":"my key is `+secrets[0]+`"}`+"\n"+`{"role":"tool","text":"curl https://u:`+secrets[3]+`@example.invalid/ `+secrets[2]+`"}`+"\n", "session", "record", "-")
+	input(`{"role":"user","text":"my key is `+secrets[0]+`"}`+"\n"+`{"role":"tool","text":"curl https://u:`+secrets[3]+
+		`@example.invalid/ `+secrets[2]+`"}`+"\n", "session", "record", "-")
 	var show control.SessionShowReply
 	w.json(&show, "session", "show", p.ID, "-C", m.Dir)
 	if show.Records != 2 {
@@ -258,14 +268,16 @@ func TestNotesAndTranscripts(t *testing.T) {
 	w.sound(m.sessionGit())
 }
 
-// If all processes are killed in the middle of a restore, the next mount has the complete restore or none of it. If only the worker
-// is killed, the command still succeeds.
+// If all processes are killed in the middle of a restore, the next mount has the complete restore or none of it. If
+// only the worker is killed, the command still succeeds.
 func TestRestoreKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sized(20, 50)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
-	change := `for f in d*/*; do echo "$f %s" >"$f"; done; rm -rf new.*; mkdir new.%[1]s; for i in $(seq 200); do echo $i >new.%[1]s/$i; done`
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work",
+		"--checkpoint", "off")
+	change :=
+		`for f in d*/*; do echo "$f %s" >"$f"; done; rm -rf new.*; mkdir new.%[1]s; for i in $(seq 200); do echo $i >new.%[1]s/$i; done`
 	w.sh(m.Dir, fmt.Sprintf(change, "one"))
 	checkpoints := []control.CheckpointReply{m.checkpoint()}
 	w.sh(m.Dir, fmt.Sprintf(change, "two"))
@@ -292,7 +304,8 @@ func TestRestoreKilled(t *testing.T) {
 		}
 		if all {
 			w.dead()
-			w.ok("mount", m.Remote, m.Dir, "--session", "work", "--history", "none", "--prefetch", "none", "--wait", "git", "--checkpoint", "off")
+			w.ok("mount", m.Remote, m.Dir, "--session", "work", "--history", "none", "--prefetch", "none", "--wait", "git",
+				"--checkpoint", "off")
 		} else if r.code != 0 {
 			t.Errorf("round %d: %s", round, r)
 		}

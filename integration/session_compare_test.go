@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// compare has the same result on a machine that has none of the sessions, with links, and where the sessions are mounted.
+// compare has the same result on a machine that has none of the sessions, with links, and where the sessions are
+// mounted.
 func TestSessionCompare(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -29,12 +30,15 @@ func TestSessionCompare(t *testing.T) {
 	}
 	one := w.bare(origin.URL("r.git"), flags("try-1")...)
 	two := w.bare(origin.URL("r.git"), flags("try-2")...)
-	w.sh(one.Dir, `sed -i s/1/one/ both && sed -i s/5/ours/ clash && sed -i s/9/nine/ same && sed -i s/1/x/ gone && echo a >only-1`)
-	w.sh(two.Dir, `sed -i s/9/nine/ both && sed -i s/5/theirs/ clash && sed -i s/9/nine/ same && rm gone && echo b >only-2`)
+	w.sh(one.Dir,
+		`sed -i s/1/one/ both && sed -i s/5/ours/ clash && sed -i s/9/nine/ same && sed -i s/1/x/ gone && echo a >only-1`)
+	w.sh(two.Dir,
+		`sed -i s/9/nine/ both && sed -i s/5/theirs/ clash && sed -i s/9/nine/ same && rm gone && echo b >only-2`)
 	one.checkpoint("--sync", "--pin", "good")
 	two.checkpoint("--sync")
 
-	want := map[string]control.Verdict{"both": control.VerdictClean, "clash": control.VerdictConflict, "same": control.VerdictSame, "gone": control.VerdictConflict}
+	want := map[string]control.Verdict{"both": control.VerdictClean, "clash": control.VerdictConflict,
+		"same": control.VerdictSame, "gone": control.VerdictConflict}
 	check := func(what string, reply control.SessionCompareReply) {
 		t.Helper()
 		got := map[string]control.Verdict{}
@@ -53,11 +57,14 @@ func TestSessionCompare(t *testing.T) {
 			t.Fatalf("%s: got %d sides and shared paths %v, want 2 and %v", what, len(reply.Sides), got, want)
 		}
 		a, b := reply.Sides[0], reply.Sides[1]
-		if a.Added != 1 || a.Modified != 4 || a.Removed != 0 || a.LinesAdded != 5 || a.LinesRemoved != 4 || len(a.Users) == 0 {
-			t.Errorf("%s: first side: got files +%d ~%d -%d, lines +%d -%d, who %q", what, a.Added, a.Modified, a.Removed, a.LinesAdded, a.LinesRemoved, a.Users)
+		if a.Added != 1 || a.Modified != 4 || a.Removed != 0 || a.LinesAdded != 5 || a.LinesRemoved != 4 ||
+			len(a.Users) == 0 {
+			t.Errorf("%s: first side: got files +%d ~%d -%d, lines +%d -%d, who %q", what, a.Added, a.Modified, a.Removed,
+				a.LinesAdded, a.LinesRemoved, a.Users)
 		}
 		if b.Added != 1 || b.Modified != 3 || b.Removed != 1 || b.LinesRemoved != 12 {
-			t.Errorf("%s: second side: got files +%d ~%d -%d, lines +%d -%d", what, b.Added, b.Modified, b.Removed, b.LinesAdded, b.LinesRemoved)
+			t.Errorf("%s: second side: got files +%d ~%d -%d, lines +%d -%d", what, b.Added, b.Modified, b.Removed, b.LinesAdded,
+				b.LinesRemoved)
 		}
 	}
 	var reply control.SessionCompareReply
@@ -86,14 +93,16 @@ func TestSessionCompare(t *testing.T) {
 	w.json(&reply, "session", "compare", "try-1", "try-2")
 	check("one of them not mounted", reply)
 
-	// A session that this host does not have is looked up on the session remote of the mount that contains the working directory.
+	// A session that this host does not have is looked up on the session remote of the mount that contains the working
+	// directory.
 	third := o.bare(origin.URL("r.git"), flags("try-3")...)
 	o.sh(third.Dir, "echo 3 >only-3")
 	third.checkpoint("--sync")
 	cmd := o.command(t.Context(), "session", "compare", "@", "try-1", "try-2")
 	cmd.Dir = third.Dir
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "try-3@") || !strings.Contains(string(out), "conflict B-C") || !strings.Contains(string(out), "7 paths changed, 4 by two or more, 2 in conflict") {
+	if err != nil || !strings.Contains(string(out), "try-3@") || !strings.Contains(string(out), "conflict B-C") ||
+		!strings.Contains(string(out), "7 paths changed, 4 by two or more, 2 in conflict") {
 		t.Errorf("compare of three, two of which are on the session remote alone: got %v\n%s", err, out)
 	}
 	for line := range strings.Lines(string(out)) {
@@ -107,12 +116,14 @@ func TestSessionCompare(t *testing.T) {
 	if r := w.afs("session", "compare", "try-1"); r.code != control.ExitUsage {
 		t.Errorf("compare of one session: got %s, want exit code %d", r, control.ExitUsage)
 	}
-	if r := w.afs("session", "compare", "try-1", "nobody", "--json"); r.code != control.ExitNotMounted || !strings.Contains(r.stdout, `"not-found"`) {
+	if r := w.afs("session", "compare", "try-1", "nobody", "--json"); r.code != control.ExitNotMounted ||
+		!strings.Contains(r.stdout, `"not-found"`) {
 		t.Errorf("compare with an unknown session: got %s, want exit code %d", r, control.ExitNotMounted)
 	}
 }
 
-// The base of a fork and its parent is the checkpoint that was forked, and that of sessions of different commits is their merge base.
+// The base of a fork and its parent is the checkpoint that was forked, and that of sessions of different commits is
+// their merge base.
 func TestSessionCompareBases(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -144,11 +155,13 @@ func TestSessionCompareBases(t *testing.T) {
 			x = o
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "fork"}, far...)...)
-		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+checkpoint.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
+		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+checkpoint.ID ||
+			reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
 			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and no path that both changed", far, reply, checkpoint.ID)
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "older"}, far...)...)
-		if len(reply.Shared) != 1 || reply.Shared[0].Path != "a" || reply.Shared[0].Verdict != control.VerdictConflict || reply.Sides[1].Base != old.String() || len(reply.Sides[1].Changes) != 1 {
+		if len(reply.Shared) != 1 || reply.Shared[0].Path != "a" || reply.Shared[0].Verdict != control.VerdictConflict ||
+			reply.Sides[1].Base != old.String() || len(reply.Sides[1].Changes) != 1 {
 			t.Errorf("compare %v of sessions of two commits: got %+v, want a conflict in a, and no path that only the commits between changed", far, reply)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A configured command creates the repository of a session remote that the git server does not have. If it fails, the error has its output.
+// A configured command creates the repository of a session remote that the git server does not have. If it fails, the
+// error has its output.
 func TestSessionRemoteIsCreatedByCommand(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -38,10 +39,12 @@ git -C %s/"${ARTIFACTFS_SESSION_REMOTE##*/}" config http.receivepack true
 `, ran, root, root))
 	at := server.URL("new.git")
 	for _, name := range []string{"one", "two"} { // the second time the repository exists
-		m := w.bare(url, "--session", name, "--session-remote", at, "--session-remote-create", makes+" 'two words; touch "+w.root+"/shell'", "--wait", "git")
+		m := w.bare(url, "--session", name, "--session-remote", at, "--session-remote-create",
+			makes+" 'two words; touch "+w.root+"/shell'", "--wait", "git")
 		w.sh(m.Dir, "echo x >x")
 		m.checkpoint("--sync")
-		if got := w.git(filepath.Join(root, "new.git"), "for-each-ref", "--format=%(refname)", "refs/afs/meta/"+name); got == "" {
+		if got := w.git(filepath.Join(root, "new.git"), "for-each-ref", "--format=%(refname)",
+			"refs/afs/meta/"+name); got == "" {
 			t.Errorf("session %s is not on the session remote that the command created", name)
 		}
 	}
@@ -59,15 +62,18 @@ git -C %s/"${ARTIFACTFS_SESSION_REMOTE##*/}" config http.receivepack true
 		"lies":  {"exit 0", "the repository does not exist"},
 	} {
 		path := script(name, c.script)
-		res := w.afs("mount", url, w.place("m"), "--session", name, "--session-remote", server.URL(name+".git"), "--session-remote-create", path+" "+secret)
-		if res.code != control.ExitRemote || !strings.Contains(res.stderr, c.want) || !strings.Contains(res.stderr, "hint: ") || strings.Contains(res.stderr, secret) {
+		res := w.afs("mount", url, w.place("m"), "--session", name, "--session-remote", server.URL(name+".git"),
+			"--session-remote-create", path+" "+secret)
+		if res.code != control.ExitRemote || !strings.Contains(res.stderr, c.want) ||
+			!strings.Contains(res.stderr, "hint: ") || strings.Contains(res.stderr, secret) {
 			t.Errorf("a command that %s: got %s, want exit code %d and %q", name, res, control.ExitRemote, c.want)
 		}
 	}
 	if log, _ := os.ReadFile(w.logFile()); strings.Contains(string(log), secret) {
 		t.Error("the log has an argument of the command")
 	}
-	if r := w.afs("mount", url, w.place("m"), "--session-remote", at, "--session-remote-create", "sh -c 'x"); r.code != control.ExitUsage {
+	if r := w.afs("mount", url, w.place("m"), "--session-remote", at, "--session-remote-create",
+		"sh -c 'x"); r.code != control.ExitUsage {
 		t.Errorf("a command with an open quote: got %s, want exit code %d", r, control.ExitUsage)
 	}
 	// A shell runs only if the command names it, and an environment variable has the default command.

@@ -14,7 +14,8 @@ func TestSessionsShareASessionRemote(t *testing.T) {
 	t.Parallel()
 	w, r, url := newOrigin(t)
 	report, err := crowd.Run(t.Context(), crowd.Options{
-		Program: binary, Dir: filepath.Join(w.root, "crowd"), URL: url, Repo: r.Path, Env: w.env, Sessions: 4, Killed: 1, For: 4 * time.Second,
+		Program: binary, Dir: filepath.Join(w.root, "crowd"), URL: url, Repo: r.Path, Env: w.env, Sessions: 4, Killed: 1,
+		For: 4 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// refsLeft lists the refs of a session remote outside of the trash, without branches and tags that are not the session's alone:
-// they stay, and the command reports that.
+// refsLeft lists the refs of a session remote outside of the trash, without branches and tags that are not the
+// session's alone: they stay, and the command reports that.
 func (w *world) refsLeft(path string) (left []string) {
 	for name := range w.refsIn(path) {
 		if !strings.HasPrefix(name, "refs/afs/trash/") && name != "refs/heads/topic" && name != "refs/tags/t1" {
@@ -24,8 +24,8 @@ func (w *world) refsLeft(path string) (left []string) {
 	return left
 }
 
-// newSessionRemote serves a repository, and makes a session remote: an empty one, in which sessions are thin, or one in the mode "shared",
-// which has the contents of the repository.
+// newSessionRemote serves a repository, and makes a session remote: an empty one, in which sessions are thin, or one in
+// the mode "shared", which has the contents of the repository.
 func newSessionRemote(t *testing.T, mode string) (w *world, url string, c *carried) {
 	t.Helper()
 	w = newWorld(t)
@@ -38,7 +38,8 @@ func newSessionRemote(t *testing.T, mode string) (w *world, url string, c *carri
 	return w, url, w.sessionRemote("http", r)
 }
 
-// A deleted session is removed here and on the session remote, and can be restored completely, also from another machine.
+// A deleted session is removed here and on the session remote, and can be restored completely, also from another
+// machine.
 func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
@@ -46,7 +47,8 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w, url, c := newSessionRemote(t, mode)
 			own := w.refsLeft(c.Path)
 			m := w.bare(url, append(c.flags("work"), "--wait", "git")...)
-			w.sh(m.Dir, "git switch -qc topic && echo new >new && git add new && git commit -qm new && git tag -am t t1 && echo more >more")
+			w.sh(m.Dir,
+				"git switch -qc topic && echo new >new && git add new && git commit -qm new && git tag -am t t1 && echo more >more")
 			m.checkpoint("--sync")
 			before := w.look(m.Dir)
 
@@ -86,7 +88,8 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w.unmount(again)
 			w.sound(c.Path)
 
-			// Another machine deletes and restores the session, which restores it on the session remote only, without its approvals.
+			// Another machine deletes and restores the session, which restores it on the session remote only, without its
+			// approvals.
 			w.git(c.Path, "update-ref", "refs/afs/approvals/work", "refs/afs/meta/work")
 			deleted = o.afs("session", "delete", "work", "--session-remote", c.arg, "--yes")
 			if left := w.refsLeft(c.Path); deleted.code != 0 || !slices.Equal(left, own) {
@@ -129,8 +132,8 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	}
 }
 
-// A session that another machine has deleted on the session remote does not exist again because this machine mounts or pushes it. The
-// commands that the error names restore it, or continue its work in a new session.
+// A session that another machine has deleted on the session remote does not exist again because this machine mounts or
+// pushes it. The commands that the error names restore it, or continue its work in a new session.
 func TestSessionDeletedElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
@@ -146,7 +149,8 @@ func TestSessionDeletedElsewhere(t *testing.T) {
 			o := w.elsewhere()
 			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes")
 			refs := func() []string {
-				return strings.Fields(w.git(c.Path, "for-each-ref", "--format=%(refname)", "refs/afs/meta", "refs/afs/thin", "refs/afs/j"))
+				return strings.Fields(w.git(c.Path, "for-each-ref", "--format=%(refname)", "refs/afs/meta", "refs/afs/thin",
+					"refs/afs/j"))
 			}
 			has := func(name string) bool { return slices.Contains(refs(), "refs/afs/meta/"+name) }
 			gone := func(when string) {
@@ -158,7 +162,8 @@ func TestSessionDeletedElsewhere(t *testing.T) {
 			refused := w.afs(append([]string{"mount", url, m.Dir}, flags...)...)
 			undelete := "artifactfs session undelete work --session-remote " + c.arg
 			if refused.code == 0 || !strings.Contains(refused.stderr, "session work was deleted on "+c.arg) ||
-				!strings.Contains(refused.stderr, undelete+" restores") || !strings.Contains(refused.stderr, "artifactfs session fork work@ DIR continues") {
+				!strings.Contains(refused.stderr, undelete+" restores") ||
+				!strings.Contains(refused.stderr, "artifactfs session fork work@ DIR continues") {
 				t.Fatalf("mount of a session that was deleted elsewhere: got %s", refused)
 			}
 			gone("after the mount was refused")
@@ -216,13 +221,14 @@ func TestSessionGCOfAll(t *testing.T) {
 		w.unmount(m)
 	}
 	out := w.ok("session", "gc", "--all")
-	if !strings.Contains(out, "one: dropped 0 checkpoints, kept ") || !strings.Contains(out, "two: dropped 0 checkpoints, kept ") {
+	if !strings.Contains(out, "one: dropped 0 checkpoints, kept ") ||
+		!strings.Contains(out, "two: dropped 0 checkpoints, kept ") {
 		t.Errorf("session gc --all printed %q", out)
 	}
 }
 
-// A forge makes the first branch that is pushed its default branch, and refuses a push that deletes it as a whole. This branch stays, and
-// everything else of the session is deleted, and restored.
+// A forge makes the first branch that is pushed its default branch, and refuses a push that deletes it as a whole. This
+// branch stays, and everything else of the session is deleted, and restored.
 func TestSessionIsDeletedOnForge(t *testing.T) {
 	t.Parallel()
 	w, url, c := newSessionRemote(t, "thin")
@@ -232,7 +238,8 @@ func TestSessionIsDeletedOnForge(t *testing.T) {
 	before := w.look(m.Dir)
 	w.unmount(m)
 	const branch = "refs/heads/afs/work/readable"
-	hook := "#!/bin/sh\nwhile read -r old new ref; do case $new$ref in 0000*" + branch + ") echo 'it is the default branch' >&2; exit 1;; esac; done\n"
+	hook := "#!/bin/sh\nwhile read -r old new ref; do case $new$ref in 0000*" + branch +
+		") echo 'it is the default branch' >&2; exit 1;; esac; done\n"
 	check(t, os.MkdirAll(filepath.Join(c.Path, "hooks"), 0o755))
 	check(t, os.WriteFile(filepath.Join(c.Path, "hooks", "pre-receive"), []byte(hook), 0o755))
 	w.git(c.Path, "symbolic-ref", "HEAD", branch)
@@ -254,7 +261,8 @@ func TestSessionIsDeletedOnForge(t *testing.T) {
 	next := w.bare(url, append(c.flags("work"), "--wait", "git")...)
 	w.sh(next.Dir, "echo next >next")
 	next.checkpoint("--sync")
-	if got := w.git(c.Path, "log", "--format=%s", "--", "more"); strings.Contains(got, "more") || w.git(c.Path, "show", "HEAD:next") != "next" {
+	if got := w.git(c.Path, "log", "--format=%s", "--", "more"); strings.Contains(got, "more") ||
+		w.git(c.Path, "show", "HEAD:next") != "next" {
 		t.Errorf("default branch after a new session: got %q", got)
 	}
 	w.unmount(next)

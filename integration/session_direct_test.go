@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/client"
 )
 
-// written writes an annotation, a cache entry and a request for approval of the session work, and returns the users in whose names the
-// session remote has them.
+// written writes an annotation, a cache entry and a request for approval of the session work, and returns the users in
+// whose names the session remote has them.
 func (w *world) written(key string, at ...string) []string {
 	w.Helper()
 	var note control.SessionAnnotateReply
@@ -32,8 +32,8 @@ func (w *world) written(key string, at ...string) []string {
 	return slices.Compact(users)
 }
 
-// Annotations, cache entries and approvals are on the session remote of the session, also if an earlier mount has named it, and by the
-// user whom the command names.
+// Annotations, cache entries and approvals are on the session remote of the session, also if an earlier mount has named
+// it, and by the user whom the command names.
 func TestSessionRemoteOfRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -61,7 +61,8 @@ func TestSessionRemoteOfRequests(t *testing.T) {
 		if got := from.w.as("erin").written(fmt.Sprint("key", i), from.at...); !slices.Equal(got, []string{"erin"}) {
 			t.Errorf("%s: got the users %q, want erin", from.what, got)
 		}
-		refs := strings.Fields(w.git(c.Path, "for-each-ref", "--format=%(refname)", "refs/afs/ann", "refs/afs/cache", "refs/afs/approvals"))
+		refs := strings.Fields(w.git(c.Path, "for-each-ref", "--format=%(refname)", "refs/afs/ann", "refs/afs/cache",
+			"refs/afs/approvals"))
 		if len(refs) != 3+i {
 			t.Errorf("%s: the session remote has %q, want annotations, approvals and %d entries", from.what, refs, i+1)
 		}
@@ -77,13 +78,15 @@ func TestUserOfRequests(t *testing.T) {
 	m.checkpoint("--sync")
 	u := must[*url.URL](t)(url.Parse(m.Remote))
 	for _, actor := range []string{"alice", ""} {
-		token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: actor}))
+		token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team",
+			client.CreateToken{Repo: "app", Scope: client.Write, Actor: actor}))
 		u.User = url.UserPassword("x", token.Plaintext)
 		want := actor
 		if want == "" {
 			want = "token:" + token.ID
 		}
-		if got := w.elsewhere().as("erin").written("key", "-C", "work", "--session-remote", u.String()); !slices.Equal(got, []string{want}) {
+		if got := w.elsewhere().as("erin").written("key", "-C", "work", "--session-remote", u.String()); !slices.Equal(got,
+			[]string{want}) {
 			t.Errorf("requests with the token of %q: got the users %q, want %s", actor, got, want)
 		}
 	}

@@ -21,13 +21,15 @@ func (m mounted) dirModes() string {
 func TestCheckpointsHoldDirectoriesThatARestoreHasMade(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work",
+		"--checkpoint", "off")
 	w.sh(m.Dir, "mkdir -p new/deep && echo x >new/deep/x")
 	p := m.checkpoint()
 	w.sh(m.Dir, "rm -r new")
 	w.ok("session", "restore", p.ID, "-C", m.Dir)
 	w.sh(m.Dir, "rm new/deep/x")
-	if tree := w.git(m.sessionGit(), "ls-tree", "-rt", "--name-only", m.checkpoint().Tree); !strings.Contains(tree, "new/deep") {
+	if tree := w.git(m.sessionGit(), "ls-tree", "-rt", "--name-only", m.checkpoint().Tree); !strings.Contains(tree,
+		"new/deep") {
 		t.Errorf("checkpoint of a directory that a restore has made, emptied since: got %s, want new/deep in it", tree)
 	}
 }
@@ -38,7 +40,8 @@ func TestCheckpointsHoldEmptyDirectories(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	c := w.sessionRemote("http", r)
 	m := w.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
-	w.sh(m.Dir, "mkdir -p new/deep/er private tracked && chmod 700 private && chmod 2775 new/deep && echo x >tracked/x && git add tracked && git commit -qm x && rm tracked/x && chmod 750 tracked")
+	w.sh(m.Dir,
+		"mkdir -p new/deep/er private tracked && chmod 700 private && chmod 2775 new/deep && echo x >tracked/x && git add tracked && git commit -qm x && rm tracked/x && chmod 750 tracked")
 	want := m.dirModes()
 	p := m.checkpoint()
 	if p.Changed != 3 {

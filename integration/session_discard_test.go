@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A discarded session is removed here and on its session remote, mounted or not, and can be restored including changes that were in
-// no checkpoint.
+// A discarded session is removed here and on its session remote, mounted or not, and can be restored including changes
+// that were in no checkpoint.
 func TestDiscardedSessionComesBack(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -32,8 +32,10 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	m.checkpoint("--sync")
 	w.sh(m.Dir, "echo unsaved >unsaved")
 
-	if r := w.afs("unmount", m.Dir, "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: add --yes") || !exists(m.path("unsaved")) {
-		t.Errorf("unmount --discard without --yes and a terminal: got %s, want exit code %d, and the mount as it was", r, control.ExitUsage)
+	if r := w.afs("unmount", m.Dir, "--discard"); r.code != control.ExitUsage ||
+		!strings.Contains(r.stderr, "hint: add --yes") || !exists(m.path("unsaved")) {
+		t.Errorf("unmount --discard without --yes and a terminal: got %s, want exit code %d, and the mount as it was", r,
+			control.ExitUsage)
 	}
 	if r := w.afs("unmount", m.Dir, "--yes"); r.code != control.ExitUsage {
 		t.Errorf("unmount --yes without --discard: got %s, want exit code %d", r, control.ExitUsage)
@@ -70,7 +72,8 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	again := w.mountAgain(back, m.Dir)
 	w.same("brought back", before, w.look(again.Dir))
 	w.wantFile(again.path("unsaved"), "unsaved\n")
-	if checkpoints := again.checkpoints(); len(checkpoints) < 2 { // the last one was made when git moved a branch, or at the unmount
+	// the last one was made when git moved a branch, or at the unmount
+	if checkpoints := again.checkpoints(); len(checkpoints) < 2 {
 		t.Errorf("checkpoints after the session was restored: got %+v, want at least 2", checkpoints)
 	}
 	again.sync()
@@ -130,14 +133,16 @@ func (w *world) mountAgain(command, dir string) mounted {
 	return m
 }
 
-// A session of run --keep is moved to the trash when its time is over, and can be restored from there; without --keep it stays.
+// A session of run --keep is moved to the trash when its time is over, and can be restored from there; without --keep
+// it stays.
 func TestRunKeeps(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
 	must[object.ID](t)(r.Sized(2, 2))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	w.ok("run", url, "--session", "forever", "--", "sh", "-c", "echo x >x")
-	if r := w.afs("run", url, "--session", "week", "--keep", "7d", "--", "sh", "-c", "echo x >x"); r.code != 0 || !strings.Contains(r.stderr, " until ") {
+	if r := w.afs("run", url, "--session", "week", "--keep", "7d", "--", "sh", "-c", "echo x >x"); r.code != 0 ||
+		!strings.Contains(r.stderr, " until ") {
 		t.Errorf("run --keep 7d: got %s, want until when the session is kept", r)
 	}
 	w.ok("run", url, "--session", "short", "--keep", "1ms", "--", "sh", "-c", "echo x >x")

@@ -20,14 +20,16 @@ func (w *world) records(session string) (records []control.TranscriptRecord) {
 	return records
 }
 
-// A session that is resumed elsewhere continues its transcript, although the earlier records are only on the session remote.
+// A session that is resumed elsewhere continues its transcript, although the earlier records are only on the session
+// remote.
 func TestRecordAfterResume(t *testing.T) {
 	s := newShared(t)
 	s.w.unmount(s.m)
 	o := s.w.elsewhere()
 	m := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--wait", "git", "--checkpoint", "off")...)
 	m.record(`{"turn":3}`)
-	if got := o.records(m.Dir); len(got) != 3 || got[1].Checkpoint != got[2].Checkpoint || string(got[1].Record) != `{"turn":2}` {
+	if got := o.records(m.Dir); len(got) != 3 || got[1].Checkpoint != got[2].Checkpoint ||
+		string(got[1].Record) != `{"turn":2}` {
 		t.Errorf("transcript after a record elsewhere: got %+v, want turns 1 to 3, the last two of one checkpoint", got)
 	}
 	o.ok("session", "fact", "add", "elsewhere", "-C", m.Dir)
@@ -41,7 +43,8 @@ func TestRecordAfterResume(t *testing.T) {
 	o.unmount(m)
 }
 
-// A fork has the facts of its parent, wherever it is created, and also erases the records that the parent erases afterwards.
+// A fork has the facts of its parent, wherever it is created, and also erases the records that the parent erases
+// afterwards.
 func TestForkKnowsFactsAndErasures(t *testing.T) {
 	for _, base := range []string{"shared", "thin"} {
 		t.Run(base, func(t *testing.T) {
@@ -77,10 +80,13 @@ func TestForkKnowsFactsAndErasures(t *testing.T) {
 				return !strings.Contains(o.ok("session", "transcript", "-C", dir), "xyzzy")
 			})
 			got := o.records(dir)
-			if len(got) != 5 || got[2].Erased == nil || got[2].Erased.Why != "asked for" || got[3].Erased != nil || got[4].Erased != nil {
+			if len(got) != 5 || got[2].Erased == nil || got[2].Erased.Why != "asked for" || got[3].Erased != nil ||
+				got[4].Erased != nil {
 				t.Errorf("transcript of the fork: got %+v, want five records, the third with a tombstone", got)
 			}
-			if all := o.sh(fork.sessionGit(), "git cat-file --batch --batch-all-objects --unordered 2>/dev/null || true"); strings.Contains(all, "xyzzy") && base == "shared" {
+			if all := o.sh(fork.sessionGit(),
+				"git cat-file --batch --batch-all-objects --unordered 2>/dev/null || true"); strings.Contains(all, "xyzzy") &&
+				base == "shared" {
 				t.Logf("a pack that came from the session remote still holds the record")
 			}
 			o.unmount(fork)

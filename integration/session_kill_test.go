@@ -12,10 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/workday"
 )
 
-// sessionKills is the number of times that all processes are killed; `make bench BENCH="-session -only kills"` kills more often.
+// sessionKills is the number of times that all processes are killed; `make bench BENCH="-session -only kills"` kills
+// more often.
 var sessionKills = envInt("AFS_SESSION_KILLS", 3)
 
-// policyInterval is the longest time that the default policy leaves changes without a checkpoint, and the delay of a busy machine.
+// policyInterval is the longest time that the default policy leaves changes without a checkpoint, and the delay of a
+// busy machine.
 const policyInterval = 10*time.Second + 10*time.Second
 
 // After a kill at any moment, the session can be resumed from the last checkpoint with a new, empty state directory.
@@ -26,7 +28,8 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			r := w.repo("r.git", object.SHA1)
 			must[object.ID](t)(r.Sized(8, 6))
 			w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}})
-			j := workday.Journey{Binary: binary, Base: w.place("j"), Remote: w.serve(gittest.ServerOptions{}).URL("r.git"), Session: "work", Seed: uint64(modelSeed), Longest: 4 * time.Second, Interval: policyInterval, Log: t.Logf}
+			j := workday.Journey{Binary: binary, Base: w.place("j"), Remote: w.serve(gittest.ServerOptions{}).URL("r.git"),
+				Session: "work", Seed: uint64(modelSeed), Longest: 4 * time.Second, Interval: policyInterval, Log: t.Logf}
 			check(t, os.Mkdir(j.Base, 0o755))
 			j.Objects = []string{filepath.Join(r.Path, "objects")}
 			var c *carried
@@ -50,7 +53,8 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			}
 			w.sound(c.Path)
 			for _, id := range slices.Compact(tally.Commits) {
-				if !w.has(c.Path, id) && !w.has(r.Path, id) { // if nothing was pushed, the commit is the base, on the mounted remote
+				// if nothing was pushed, the commit is the base, on the mounted remote
+				if !w.has(c.Path, id) && !w.has(r.Path, id) {
 					t.Errorf("commit %s is not on the session remote", id)
 				}
 			}
@@ -70,7 +74,8 @@ func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
 	before := w.look(m.Dir)
 	w.unmount(m)
 	o := w.elsewhere()
-	again := o.bare(url, "--session", "work", "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"), "--wait", "git")
+	again := o.bare(url, "--session", "work", "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"),
+		"--wait", "git")
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	o.sh(again.Dir, "cat moved elsewhere/* >/dev/null && git stash -qu && git log --oneline -2")
 }
@@ -82,8 +87,10 @@ func TestWhatOnlyGitKnowsIsKept(t *testing.T) {
 	must[[]object.ID](t)(r.History(3))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	for name, script := range map[string]string{
-		"flag": "git update-index --assume-unchanged d0002/f0002.txt", "untracked": "git rm -q --cached d0002/f0002.txt", "detached": "git switch -q --detach",
-		"branch": "git switch -q -c topic", "tag": "git tag mine", "reset": "git reset -q --soft HEAD~1", "bisect": "git bisect start",
+		"flag": "git update-index --assume-unchanged d0002/f0002.txt", "untracked": "git rm -q --cached d0002/f0002.txt",
+		"detached": "git switch -q --detach",
+		"branch":   "git switch -q -c topic", "tag": "git tag mine", "reset": "git reset -q --soft HEAD~1",
+		"bisect": "git bisect start",
 	} {
 		m := w.mount(url, "--session", name, "--wait", "all")
 		w.sh(m.Dir, "git status >/dev/null; git log -1 >/dev/null")
@@ -92,7 +99,8 @@ func TestWhatOnlyGitKnowsIsKept(t *testing.T) {
 		before := w.look(m.Dir)
 		w.unmount(m)
 		o := w.elsewhere()
-		again := o.bare(url, "--session", name, "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"), "--wait", "git")
+		again := o.bare(url, "--session", name, "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"),
+			"--wait", "git")
 		w.same(name, before, o.look(again.Dir))
 		o.unmount(again)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// An idle mount gives signs of life, and a mount with its identity on another host needs no --take-over. The process of a killed mount is
-// made unknown, as if it were on another host, and its session is free after the lease.
+// An idle mount gives signs of life, and a mount with its identity on another host needs no --take-over. The process of
+// a killed mount is made unknown, as if it were on another host, and its session is free after the lease.
 func TestSessionLease(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -43,7 +43,8 @@ func TestSessionLease(t *testing.T) {
 	dir, args := w.place("m"), append(c.flags("work"), "--wait", "git")
 	res := o.afs(append([]string{"mount", url, dir}, args...)...)
 	for res.code != 0 && time.Since(killed.Seen) < time.Minute {
-		if res.code != control.ExitFailed || !strings.Contains(res.stderr, "its lease ends at") || time.Since(killed.Seen) > 20*time.Second {
+		if res.code != control.ExitFailed || !strings.Contains(res.stderr, "its lease ends at") ||
+			time.Since(killed.Seen) > 20*time.Second {
 			t.Fatalf("mount during the lease: got %s", res)
 		}
 		res = o.afs(append([]string{"mount", url, dir}, args...)...)

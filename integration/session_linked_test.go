@@ -32,7 +32,8 @@ var linkedPaths = []string{".agents/trees/a", "lib/b", ".agents/trees/a/.agents/
 // inTree returns what git and other programs print in a working tree, without its path.
 func (w *world) inTree(dir string) string {
 	w.Helper()
-	return w.sh(dir, `git branch --show-current; git status --porcelain=v2; git ls-files --stage -v; git diff | cat; git log -2 --format=%T%s
+	return w.sh(dir,
+		`git branch --show-current; git status --porcelain=v2; git ls-files --stage -v; git diff | cat; git log -2 --format=%T%s
 ls $(git rev-parse --git-dir) | grep -e MERGE -e rebase -e HEAD | grep -v -e FETCH -e AUTO_MERGE; git diff --name-only MERGE_HEAD || true
 find . -name .git -prune -o -path ./.agents -prune -o \( -type f -o -type l \) -not -name x.tmp -not -path ./build/out -printf '%p %l %m\n' | sort
 find . -name .git -prune -o -path ./.agents -prune -o -type f -not -name x.tmp -not -path ./build/out -print0 | sort -z | xargs -0 sha256sum`)
@@ -56,13 +57,14 @@ func (w *world) sameLinked(when, dir, clone string) {
 			w.Errorf("%s: git worktree list:\n%s\nwant %s", when, list, path)
 		}
 	}
-	if got, want := w.sh(dir, "git status --porcelain=v2; cat d0003/f0000.txt"), w.sh(clone, "git status --porcelain=v2; cat d0003/f0000.txt"); got != want {
+	if got, want := w.sh(dir, "git status --porcelain=v2; cat d0003/f0000.txt"),
+		w.sh(clone, "git status --porcelain=v2; cat d0003/f0000.txt"); got != want {
 		w.Errorf("%s: main working tree:\n%s", when, diffLines(want, got))
 	}
 }
 
-// Linked worktrees inside a mount, with everything that is not committed in them, survive the death of the daemon, rm, a restore, a fork,
-// and the way to another machine.
+// Linked worktrees inside a mount, with everything that is not committed in them, survive the death of the daemon, rm,
+// a restore, a fork, and the way to another machine.
 func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
@@ -105,7 +107,8 @@ func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 			var blocked control.RestoreReply
 			w.json(&blocked, "session", "restore", "-C", m.Dir, "all")
 			notes := fmt.Sprintf("%+v", m.status())
-			if len(blocked.Failed) != 1 || blocked.Failed["lib/b"] == "" || !strings.Contains(notes, "lib/b") || w.sh(m.Dir, "cat lib") != "mine" {
+			if len(blocked.Failed) != 1 || blocked.Failed["lib/b"] == "" || !strings.Contains(notes, "lib/b") ||
+				w.sh(m.Dir, "cat lib") != "mine" {
 				t.Errorf("restore with a file in the way: failed %v, notices %s", blocked.Failed, notes)
 			}
 			w.sh(m.Dir, "rm lib && sed -i '/^lib$/d' $(git rev-parse --git-dir)/info/exclude")
@@ -120,7 +123,8 @@ func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 			m.checkpoint("--sync")
 
 			var fork control.MountReply
-			w.json(&fork, "session", "fork", "-C", m.Dir, w.place("fork"), "--session", "copy", "--session-remote", c.arg, "--prefetch", "none")
+			w.json(&fork, "session", "fork", "-C", m.Dir, w.place("fork"), "--session", "copy", "--session-remote", c.arg,
+				"--prefetch", "none")
 			w.sameLinked("forked", fork.Dir, clone)
 			w.sh(filepath.Join(fork.Dir, linkedPaths[0]), "git add -A && git commit -qm 'in the fork'")
 			w.sameLinked("after a commit in the fork", m.Dir, clone)
@@ -131,17 +135,21 @@ func TestSessionCarriesLinkedWorktrees(t *testing.T) {
 			s.forget()
 			o := w.elsewhere()
 			var again control.MountReply
-			o.json(&again, "session", "resume", "work", o.place("again"), "--session-remote", c.arg, "--take-over", "--prefetch", "none")
+			o.json(&again, "session", "resume", "work", o.place("again"), "--session-remote", c.arg, "--take-over",
+				"--prefetch", "none")
 			if sent, n := s.Log().Blobs(); n > 0 {
 				t.Errorf("%d blobs were fetched from the remote before the first read: %v", n, sent)
 			}
 			w.sameLinked("resumed elsewhere", again.Dir, clone)
-			w.sh(filepath.Join(again.Dir, linkedPaths[0]), "git add -A && git commit -qm 'from elsewhere' && git fsck --connectivity-only")
-			w.sh(filepath.Join(again.Dir, "lib/b"), "git checkout -q --theirs . && git add -A && git commit -qm merged && git rev-parse --verify HEAD^2")
+			w.sh(filepath.Join(again.Dir, linkedPaths[0]),
+				"git add -A && git commit -qm 'from elsewhere' && git fsck --connectivity-only")
+			w.sh(filepath.Join(again.Dir, "lib/b"),
+				"git checkout -q --theirs . && git add -A && git commit -qm merged && git rev-parse --verify HEAD^2")
 			for _, path := range []string{again.Dir, c.Path} {
 				w.sound(path)
 			}
-			w.sh(again.Dir, "git worktree remove --force .agents/trees/a/.agents/trees/inner && git worktree remove --force .agents/trees/a")
+			w.sh(again.Dir,
+				"git worktree remove --force .agents/trees/a/.agents/trees/inner && git worktree remove --force .agents/trees/a")
 			o.ok("unmount", again.Dir)
 		})
 	}

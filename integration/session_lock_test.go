@@ -86,7 +86,8 @@ func (l *lockers) run(remote string) {
 	o.sh(other.Dir, "git switch -qc topic && echo topic >>"+file+" && git commit -qam topic && git switch -q -")
 	before := other.checkpoint("--sync")
 	got := w.locks(one, "lock", file, "d0002", "new*.txt", "-m", "new login")
-	if len(got.Done) != 3 || got.Done[0].Pattern != file || got.Done[0].Session != "one" || !got.Done[0].Mine || got.Mode != "refuse" {
+	if len(got.Done) != 3 || got.Done[0].Pattern != file || got.Done[0].Session != "one" || !got.Done[0].Mine ||
+		got.Mode != "refuse" {
 		t.Fatalf("lock: got %+v", got)
 	}
 	locked(t, other, file)
@@ -121,7 +122,8 @@ func (l *lockers) run(remote string) {
 	o.wantFile(path, string(content))
 	o.sh(other.Dir, "git symbolic-ref HEAD refs/heads/main && git reset -q")
 	head := o.git(other.Dir, "rev-parse", "HEAD")
-	for _, args := range [][]string{{"switch", "topic", "-C", other.Dir}, {"session", "merge", "-C", other.Dir, "two@" + before.ID}} {
+	for _, args := range [][]string{{"switch", "topic", "-C", other.Dir},
+		{"session", "merge", "-C", other.Dir, "two@" + before.ID}} {
 		r := o.afs(args...)
 		if args[0] == "switch" && (r.code == 0 || !strings.Contains(r.stderr, "locked by session one")) {
 			t.Errorf("%s: got %s, want the holder", args[0], r)
@@ -137,15 +139,18 @@ func (l *lockers) run(remote string) {
 	}) {
 		t.Errorf("notes of status: got %q, want the holder of %s", status.Notes, file)
 	}
-	if log, err := os.ReadFile(o.logFile()); err != nil || strings.Count(string(log), `"path": "`+file+`"`) > 10 || !strings.Contains(string(log), "locked by another session") {
+	if log, err := os.ReadFile(o.logFile()); err != nil || strings.Count(string(log), `"path": "`+file+`"`) > 10 ||
+		!strings.Contains(string(log), "locked by another session") {
 		t.Errorf("log: got %v, %s", err, log)
 	}
 
 	// Locks that overlap are refused.
-	if r := o.afs("session", "lock", "d0002/sub", "free", "-C", other.Dir); r.code != 1 || !strings.Contains(r.stderr, "d0002 is locked by session one") {
+	if r := o.afs("session", "lock", "d0002/sub", "free", "-C", other.Dir); r.code != 1 ||
+		!strings.Contains(r.stderr, "d0002 is locked by session one") {
 		t.Errorf("lock that overlaps: got %s", r)
 	}
-	if r := o.afs("session", "unlock", file, "-C", other.Dir); r.code != 1 || !strings.Contains(r.stderr, "locked by session one") {
+	if r := o.afs("session", "unlock", file, "-C", other.Dir); r.code != 1 ||
+		!strings.Contains(r.stderr, "locked by session one") {
 		t.Errorf("unlock of another session's lock: got %s", r)
 	}
 	list := o.locks(other, "locks")
@@ -160,7 +165,8 @@ func (l *lockers) run(remote string) {
 
 	// A forced removal leaves a record.
 	o.locks(other, "unlock", "d0002", "--force", "-m", "holiday")
-	if list = w.locks(one, "locks"); len(list.Locks) != 1 || len(list.Forced) != 1 || list.Forced[0].Lock.Pattern != "d0002" ||
+	if list = w.locks(one, "locks"); len(list.Locks) != 1 || len(list.Forced) != 1 ||
+		list.Forced[0].Lock.Pattern != "d0002" ||
 		list.Forced[0].Session != "two" || list.Forced[0].Reason != "holiday" {
 		t.Errorf("locks after a forced removal: got %+v", list)
 	}
@@ -189,12 +195,14 @@ func (l *lockers) run(remote string) {
 		o.until("the change is noticed", func() bool {
 			o.sh(other.Dir, "echo x >d0003/f0003.txt")
 			o.json(&status, "status", other.Dir)
-			return slices.ContainsFunc(status.Notes, func(n string) bool { return strings.Contains(n, "d0003/f0003.txt is locked by session one") })
+			return slices.ContainsFunc(status.Notes,
+				func(n string) bool { return strings.Contains(n, "d0003/f0003.txt is locked by session one") })
 		})
 		w.sh(w.root, `echo '{"version":1}' >`+name)
 		w.ok("session", "policy", "--set", name, "--remote", remote)
 		locked(t, other, "d0003/f0003.txt")
-		if r := o.afs("session", "restore", before.ID, "-C", other.Dir); r.code == 0 || !strings.Contains(r.stderr, "locked by session one") {
+		if r := o.afs("session", "restore", before.ID, "-C", other.Dir); r.code == 0 ||
+			!strings.Contains(r.stderr, "locked by session one") {
 			t.Errorf("restore of a locked file: got %s", r)
 		}
 	}
@@ -212,7 +220,8 @@ func (l *lockers) run(remote string) {
 	check(t, syscall.Kill(-group, syscall.SIGKILL)) // worker and supervisor
 	o.until("the lock has expired", func() bool { return o.afs("session", "lock", "short", "-C", other.Dir).code == 0 })
 
-	if err := syscall.Unmount(one.Dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // not mounted any more
+	// not mounted any more
+	if err := syscall.Unmount(one.Dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
 
@@ -228,8 +237,8 @@ func (l *lockers) run(remote string) {
 	}
 }
 
-// Without locks, a mount asks for them in the requests that it makes anyway. Only a mount whose session was never pushed makes requests
-// of its own, one at first and then every 30 s.
+// Without locks, a mount asks for them in the requests that it makes anyway. Only a mount whose session was never
+// pushed makes requests of its own, one at first and then every 30 s.
 func TestLocksCostNoRequests(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -261,7 +270,8 @@ func TestLocksCostNoRequests(t *testing.T) {
 	}
 }
 
-// The locks that are known stay in force if the session remote cannot be reached, also in the next process of the mount.
+// The locks that are known stay in force if the session remote cannot be reached, also in the next process of the
+// mount.
 func TestLocksOfUnreachableSessionRemote(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)

@@ -20,8 +20,10 @@ func TestSessionRemoteIsCreated(t *testing.T) {
 			must[object.ID](t)(r.Sized(3, 3))
 			url := w.serve(gittest.ServerOptions{}).URL("r.git")
 			at := filepath.Join(w.root, "new.git")
-			none := w.afs("mount", url, w.place("none"), "--session", "work", "--session-remote", filepath.Join(w.root, "no/such/new.git"))
-			if none.code != control.ExitUsage || !strings.Contains(none.stderr, "no/such does not exist") || !strings.Contains(none.stderr, "mkdir -p") {
+			none := w.afs("mount", url, w.place("none"), "--session", "work", "--session-remote",
+				filepath.Join(w.root, "no/such/new.git"))
+			if none.code != control.ExitUsage || !strings.Contains(none.stderr, "no/such does not exist") ||
+				!strings.Contains(none.stderr, "mkdir -p") {
 				t.Errorf("session remote below a missing directory: %s", none)
 			}
 			m := w.bare(url, "--session", "work", "--session-remote", at, "--wait", "git")

@@ -22,7 +22,8 @@ func (m mounted) shown(name string) control.SessionShowReply {
 func TestCheckpointNames(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "before-risk")
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint",
+		"before-risk")
 	w.sh(m.Dir, "echo 1 >one")
 	first := m.checkpoint()
 	began := time.Now()
@@ -43,7 +44,8 @@ func TestCheckpointNames(t *testing.T) {
 	if got := m.shown("1s").ID; got != newest.ID {
 		t.Errorf("checkpoint named 1s: got %s, want %s", got, newest.ID)
 	}
-	for _, name := range []string{began.Format(time.RFC3339Nano), first.ID, strings.ToLower(first.ID[:22]) + first.ID[22:]} {
+	for _, name := range []string{began.Format(time.RFC3339Nano), first.ID,
+		strings.ToLower(first.ID[:22]) + first.ID[22:]} {
 		if got := m.shown(name).ID; got != first.ID {
 			t.Errorf("checkpoint named %s: got %s, want %s", name, got, first.ID)
 		}
@@ -51,7 +53,8 @@ func TestCheckpointNames(t *testing.T) {
 	if got := m.shown(time.Now().Format(time.DateOnly)).ID; got != newest.ID {
 		t.Errorf("checkpoint named by today's date: got %s, want %s", got, newest.ID)
 	}
-	w.refusal(w.afs("session", "show", "3d", "-C", m.Dir), control.ExitNotMounted, "no such checkpoint: oldest checkpoint was made at", "run artifactfs session log to list the checkpoints")
+	w.refusal(w.afs("session", "show", "3d", "-C", m.Dir), control.ExitNotMounted,
+		"no such checkpoint: oldest checkpoint was made at", "run artifactfs session log to list the checkpoints")
 	w.refusal(w.afs("session", "pin", "10m", "-C", m.Dir), control.ExitUsage, `invalid pin name "10m"`, "")
 	w.ok("session", "restore", began.Format(time.RFC3339Nano), "-C", m.Dir)
 	if exists(m.path("two")) || exists(m.path("three")) || !exists(m.path("one")) {

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Commands that show a session show its newest state, also right after a change. They do not create a session that has no changes on
-// its session remote.
+// Commands that show a session show its newest state, also right after a change. They do not create a session that has
+// no changes on its session remote.
 func TestSessionNewest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -19,7 +19,8 @@ func TestSessionNewest(t *testing.T) {
 	c := w.sessionRemote("http", r)
 	origin := w.serve(gittest.ServerOptions{})
 	mount := func(name string) mounted {
-		return w.bare(origin.URL("r.git"), "--session", name, "--session-remote", c.arg, "--wait", "git", "--checkpoint", "off")
+		return w.bare(origin.URL("r.git"), "--session", name, "--session-remote", c.arg, "--wait", "git",
+			"--checkpoint", "off")
 	}
 	one, two := mount("one"), mount("two")
 	refs := func() string { return w.git(c.Path, "for-each-ref", "refs/afs/meta/", "refs/afs/lanes/") }
@@ -31,12 +32,14 @@ func TestSessionNewest(t *testing.T) {
 	}
 	var compared control.SessionCompareReply
 	w.json(&compared, "session", "compare", "one", "two@")
-	if a := compared.Sides[0]; len(a.Changes)+len(compared.Sides[1].Changes)+len(compared.Shared) != 0 || a.Checkpoint.ID != "" ||
+	if a := compared.Sides[0]; len(a.Changes)+len(compared.Sides[1].Changes)+len(compared.Shared) != 0 ||
+		a.Checkpoint.ID != "" ||
 		a.Checkpoint.Head != one.Commit {
 		t.Errorf("compare of two unchanged sessions: got %+v, want sides without changes at commit %s", compared, one.Commit)
 	}
 	for _, verb := range []string{"show", "link"} {
-		if got := run("session", verb); got.code != control.ExitNotMounted || !strings.Contains(got.stderr, "session has no checkpoint yet") ||
+		if got := run("session", verb); got.code != control.ExitNotMounted ||
+			!strings.Contains(got.stderr, "session has no checkpoint yet") ||
 			!strings.Contains(got.stderr, "artifactfs checkpoint") {
 			t.Errorf("%s of an unchanged session: got %s, want that the session has no checkpoint yet", verb, got)
 		}
@@ -62,7 +65,8 @@ func TestSessionNewest(t *testing.T) {
 	}
 	w.sh(one.Dir, "echo newest >new-3")
 	w.json(&compared, "session", "compare", "two", "one")
-	if a, b := compared.Sides[0], compared.Sides[1]; len(a.Changes) != 0 || b.Added != 3 || b.LinesAdded != 3 || len(b.Changes) != 3 {
+	if a, b := compared.Sides[0], compared.Sides[1]; len(a.Changes) != 0 || b.Added != 3 || b.LinesAdded != 3 ||
+		len(b.Changes) != 3 {
 		t.Errorf("compare with an unchanged session: got %+v, want three added files on the other side", compared)
 	}
 	// A checkpoint that the user has named stays what it is.
@@ -79,7 +83,8 @@ func TestSessionNewest(t *testing.T) {
 	if got := w.ok("session", "diff", "--name-status", "-C", one.Dir); got != "A\tnew-1\nA\tnew-2\nA\tnew-3\nA\tnew-4\n" {
 		t.Errorf("diff: got %q", got)
 	}
-	for names, want := range map[[2]string]string{{"two@", "one@" + shown.ID}: "A\tnew-1\n", {"one@" + shown.ID, "two@"}: "D\tnew-1\n"} {
+	for names, want := range map[[2]string]string{{"two@", "one@" + shown.ID}: "A\tnew-1\n",
+		{"one@" + shown.ID, "two@"}: "D\tnew-1\n"} {
 		if got := w.ok("session", "diff", "--name-status", names[0], names[1]); got != want {
 			t.Errorf("diff of %s and %s, one of which is unchanged: got %q, want %q", names[0], names[1], got, want)
 		}
@@ -87,7 +92,8 @@ func TestSessionNewest(t *testing.T) {
 	w.unmount(two)
 }
 
-// approvals lists the requests of a session of this host on its session remote and on the mounted remote, and finds a request on both.
+// approvals lists the requests of a session of this host on its session remote and on the mounted remote, and finds a
+// request on both.
 func TestSessionApprovalsOfMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -96,13 +102,15 @@ func TestSessionApprovalsOfMount(t *testing.T) {
 	c := w.sessionRemote("http", r)
 	w.git(r.Path, "config", "http.receivepack", "true")
 	origin := w.serve(gittest.ServerOptions{})
-	m := w.as("agent").bare(origin.URL("r.git"), "--session", "work", "--session-remote", c.arg, "--wait", "git", "--checkpoint", "off")
+	m := w.as("agent").bare(origin.URL("r.git"), "--session", "work", "--session-remote", c.arg, "--wait", "git",
+		"--checkpoint", "off")
 	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new")
 	promote := w.as("agent").requested("--for", "promote")
 	merge := w.as("agent").requested("--for", "merge")
 	var list control.SessionApprovalsReply
 	w.json(&list, "session", "review", "list", "-C", m.Dir)
-	if len(list.Approvals) != 2 || list.Approvals[0].ID != merge.Approval.ID || list.Approvals[1].ID != promote.Approval.ID ||
+	if len(list.Approvals) != 2 || list.Approvals[0].ID != merge.Approval.ID ||
+		list.Approvals[1].ID != promote.Approval.ID ||
 		list.Approvals[0].Repository != list.Repository || list.Approvals[1].Repository != origin.URL("r.git") {
 		t.Errorf("approvals in the mount: got %+v, want %s and %s", list, merge.Approval.ID, promote.Approval.ID)
 	}
@@ -110,7 +118,8 @@ func TestSessionApprovalsOfMount(t *testing.T) {
 		t.Errorf("table of approvals: got\n%swant the mounted remote", got)
 	}
 	for _, request := range []string{promote.Approval.ID, merge.Approval.ID} {
-		if got := w.as("bob").ok("session", "review", "grant", request, "-C", "work"); !strings.Contains(got, "status: granted") {
+		if got := w.as("bob").ok("session", "review", "grant", request, "-C", "work"); !strings.Contains(got,
+			"status: granted") {
 			t.Errorf("grant of request %s without --to: got %s", request, got)
 		}
 	}
@@ -123,7 +132,8 @@ func TestSessionApprovalsOfMount(t *testing.T) {
 		}
 	}
 	origin.Close()
-	if got := w.afs("session", "review", "list", "--all", "-C", m.Dir); got.code != 0 || !strings.Contains(got.stdout, merge.Approval.ID) ||
+	if got := w.afs("session", "review", "list", "--all", "-C", m.Dir); got.code != 0 ||
+		!strings.Contains(got.stdout, merge.Approval.ID) ||
 		!strings.Contains(got.stderr, "requests on the mounted remote are missing") {
 		t.Errorf("approvals without the mounted remote: got %s", got)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The default policy makes a checkpoint when changes have become idle, and a command that would discard changes waits for one.
+// The default policy makes a checkpoint when changes have become idle, and a command that would discard changes waits
+// for one.
 func TestPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.sized(3, 3)
@@ -33,7 +34,8 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("checkpoints: got %+v", p)
 	}
 	risk := w.bare(url, "--wait", "git", "--session", "risk", "--checkpoint", "before-risk")
-	for i, script := range []string{"git reset -q --hard", "git checkout -q -- d0000", "git restore d0000/f0000.txt", "git clean -qfd && git checkout -q .", "git stash -q", "git switch -qf --detach"} {
+	for i, script := range []string{"git reset -q --hard", "git checkout -q -- d0000", "git restore d0000/f0000.txt",
+		"git clean -qfd && git checkout -q .", "git stash -q", "git switch -qf --detach"} {
 		w.sh(risk.Dir, fmt.Sprintf("echo precious %d >d0000/f0000.txt; echo %d >untracked", i, i))
 		want := w.look(risk.Dir).Tree
 		w.sh(risk.Dir, script)
@@ -55,9 +57,11 @@ func TestPolicies(t *testing.T) {
 func TestCheckpointsLeaveOut(t *testing.T) {
 	w := newWorld(t)
 	r := w.sized(2, 2)
-	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n*.o\n!keep.o\n")}, "config/.env": {Data: []byte("TRACKED=1\n")}, "tracked.o": {Data: []byte("tracked\n")}})
+	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n*.o\n!keep.o\n")},
+		"config/.env": {Data: []byte("TRACKED=1\n")}, "tracked.o": {Data: []byte("tracked\n")}})
 	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
-	script := `mkdir -p build/deep .aws src && echo x >build/deep/x && echo x >a.o && echo x >keep.o && echo changed >tracked.o
+	script :=
+		`mkdir -p build/deep .aws src && echo x >build/deep/x && echo x >a.o && echo x >keep.o && echo changed >tracked.o
 		echo SECRET >.env && echo SECRET >.env.local && echo K >key.pem && echo K >id_rsa && echo K >.aws/credentials
 		echo changed >config/.env && echo ok >src/environment && head -c 2000000 /dev/urandom >large && mkfifo pipe`
 	for _, c := range []struct {
@@ -66,16 +70,22 @@ func TestCheckpointsLeaveOut(t *testing.T) {
 		in    string
 		out   map[string]string
 	}{
-		{"default", []string{"--max-file-size", "1M"}, "keep.o tracked.o config/.env src/environment", map[string]string{"build": "ignored", "a.o": "ignored", ".env": "secret", ".env.local": "secret", "key.pem": "secret", "id_rsa": "secret", ".aws/credentials": "secret", "large": "size", "pipe": "type"}},
-		{"asked for", []string{"--include", "build/**,.env.local", "--exclude", "src/**", "--max-file-size", "10M"}, "build/deep/x .env.local large", map[string]string{".env": "secret", "src": "excluded"}},
-		{"no deny list", []string{"--no-deny-list"}, ".env key.pem id_rsa .aws/credentials", map[string]string{"a.o": "ignored"}},
+		{"default", []string{"--max-file-size", "1M"}, "keep.o tracked.o config/.env src/environment",
+			map[string]string{"build": "ignored", "a.o": "ignored", ".env": "secret", ".env.local": "secret",
+				"key.pem": "secret", "id_rsa": "secret", ".aws/credentials": "secret", "large": "size", "pipe": "type"}},
+		{"asked for", []string{"--include", "build/**,.env.local", "--exclude", "src/**", "--max-file-size", "10M"},
+			"build/deep/x .env.local large", map[string]string{".env": "secret", "src": "excluded"}},
+		{"no deny list", []string{"--no-deny-list"}, ".env key.pem id_rsa .aws/credentials",
+			map[string]string{"a.o": "ignored"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := w.bare(url, append(c.flags, "--wait", "git", "--checkpoint", "off", "--session", strings.ReplaceAll(c.name, " ", "-"))...)
+			m := w.bare(url, append(c.flags, "--wait", "git", "--checkpoint", "off", "--session",
+				strings.ReplaceAll(c.name, " ", "-"))...)
 			w.sh(m.Dir, script)
 			p := m.checkpoint()
 			held := map[string]bool{}
-			for name := range strings.SplitSeq(w.git(filepath.Join(w.state, "mounts", m.ID, "session.git"), "ls-tree", "-r", "--name-only", "-z", p.Tree), "\x00") {
+			for name := range strings.SplitSeq(w.git(filepath.Join(w.state, "mounts", m.ID, "session.git"), "ls-tree", "-r",
+				"--name-only", "-z", p.Tree), "\x00") {
 				held[name] = true
 			}
 			for _, name := range strings.Fields(c.in) {
@@ -88,16 +98,19 @@ func TestCheckpointsLeaveOut(t *testing.T) {
 				left[strings.TrimSuffix(l.Path, "/")] = l.Why
 			}
 			for name, why := range c.out {
-				if held[name] || left[name] != why && left[filepath.Dir(name)] != why && left[filepath.Join(name, "environment")] != why {
+				if held[name] || left[name] != why && left[filepath.Dir(name)] != why &&
+					left[filepath.Join(name, "environment")] != why {
 					t.Errorf("path %s: in the checkpoint %v, left out because of %q, want %q", name, held[name], left[name], why)
 				}
 			}
-			// The excluded paths of a checkpoint can also be listed after later checkpoints, and while the session is not mounted.
+			// The excluded paths of a checkpoint can also be listed after later checkpoints, and while the session is not
+			// mounted.
 			w.sh(m.Dir, "rm -rf build .aws *.o .env* key.pem id_rsa large pipe; echo more >more")
 			m.checkpoint()
 			for _, at := range []string{"mounted", "unmounted"} {
 				var show control.SessionShowReply
-				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil || !reflect.DeepEqual(show.LeftOut, p.LeftOut) {
+				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil ||
+					!reflect.DeepEqual(show.LeftOut, p.LeftOut) {
 					t.Errorf("%s: session show lists the excluded paths %+v, the checkpoint %+v", at, show.LeftOut, p.LeftOut)
 				}
 				if at == "mounted" {

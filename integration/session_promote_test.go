@@ -35,7 +35,8 @@ func newPromote(t *testing.T, flags ...string) *promoteWorld {
 	w.commit(r, files)
 	w.git(r.Path, "config", "http.receivepack", "true")
 	origin := w.serve(gittest.ServerOptions{FinishPushes: true})
-	m := w.bare(origin.URL("r.git"), append([]string{"--session", "work", "--wait", "git", "--checkpoint", "off", "--prefetch", "none"}, flags...)...)
+	m := w.bare(origin.URL("r.git"),
+		append([]string{"--session", "work", "--wait", "git", "--checkpoint", "off", "--prefetch", "none"}, flags...)...)
 	return &promoteWorld{w, r, origin, m}
 }
 
@@ -56,7 +57,8 @@ func (w *promoteWorld) promote(args ...string) (reply control.SessionPromoteRepl
 	return reply, blobs
 }
 
-// landed checks a branch in a clone of a repository: it has the tree want, the repository is sound, and nothing of the session is there.
+// landed checks a branch in a clone of a repository: it has the tree want, the repository is sound, and nothing of the
+// session is there.
 func (w *promoteWorld) landed(repo, branch, want string) (clone string) {
 	w.Helper()
 	clone = w.clone(repo, "--branch", branch)
@@ -80,7 +82,8 @@ func TestPromoteFastForward(t *testing.T) {
 	w := newPromote(t)
 	w.sh(w.m.Dir, "echo new >new && git add new && git commit -qm 'add new'")
 	w.sh(w.m.Dir, "echo open >open-file")
-	if r := w.afs("session", "promote", "-C", w.m.Dir); r.code != control.ExitFailed || !strings.Contains(r.stderr, "not committed: open-file") ||
+	if r := w.afs("session", "promote", "-C", w.m.Dir); r.code != control.ExitFailed ||
+		!strings.Contains(r.stderr, "not committed: open-file") ||
 		!strings.Contains(r.stderr, "promote HEAD") {
 		t.Errorf("promote with a file that is not committed: got %s", r)
 	}
@@ -93,13 +96,16 @@ func TestPromoteFastForward(t *testing.T) {
 	}
 	a := w.agent(w.m.Dir)
 	var planned control.SessionPromoteReply
-	if a.ok("promote", map[string]any{"checkpoint": "HEAD", "dry_run": true}, &planned); !planned.DryRun || planned.Total != 1 || planned.New != reply.New {
+	if a.ok("promote", map[string]any{"checkpoint": "HEAD", "dry_run": true}, &planned); !planned.DryRun ||
+		planned.Total != 1 || planned.New != reply.New {
 		t.Errorf("dry run of the tool promote: got %+v, want %+v", planned, reply)
 	}
 	reply, blobs = w.promote("HEAD")
 	head := w.git(w.m.Dir, "rev-parse", "HEAD")
-	if reply.Method != control.PromoteFF || reply.New != head || reply.Objects != 3 || blobs != 0 || reply.Fetched != 0 || !reply.Mounted {
-		t.Errorf("promote: got %+v and %d contents fetched, want the commit %s with 3 objects and none fetched", reply, blobs, head)
+	if reply.Method != control.PromoteFF || reply.New != head || reply.Objects != 3 || blobs != 0 || reply.Fetched != 0 ||
+		!reply.Mounted {
+		t.Errorf("promote: got %+v and %d contents fetched, want the commit %s with 3 objects and none fetched",
+			reply, blobs, head)
 	}
 	w.landed(w.r.Path, "main", w.git(w.m.Dir, "rev-parse", "HEAD^{tree}"))
 	if reply, _ = w.promote("HEAD"); reply.Method != control.PromoteNone {
@@ -107,10 +113,12 @@ func TestPromoteFastForward(t *testing.T) {
 	}
 
 	// The previous contents of a file, which nobody has read here, are on the remote and are not fetched.
-	w.sh(w.m.Dir, "rm open-file && git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && "+
-		"git commit -qm 'revert quiet' && git reset -q --hard")
-	w.sh(w.m.Dir, "ssh-keygen -q -t ed25519 -N '' -f ../key && git config gpg.format ssh && git config user.signingKey $(realpath ../key.pub) && "+
-		"git config commit.gpgSign true && git config gpg.ssh.program /bin/false") // the daemon runs no program that the mount names
+	w.sh(w.m.Dir,
+		"rm open-file && git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && "+
+			"git commit -qm 'revert quiet' && git reset -q --hard")
+	w.sh(w.m.Dir,
+		"ssh-keygen -q -t ed25519 -N '' -f ../key && git config gpg.format ssh && git config user.signingKey $(realpath ../key.pub) && "+
+			"git config commit.gpgSign true && git config gpg.ssh.program /bin/false") // the daemon runs no program that the mount names
 	reply, blobs = w.promote("--squash", "-m", "squashed\n\nwith a body")
 	if reply.Method != control.PromoteSquash || blobs != 0 || reply.Fetched != 0 || reply.Total != 1 {
 		t.Errorf("squash of a revert: got %+v and %d contents fetched", reply, blobs)
@@ -142,11 +150,13 @@ func TestPromoteFastForward(t *testing.T) {
 func TestPromoteDiverged(t *testing.T) {
 	t.Parallel()
 	w := newPromote(t)
-	w.sh(w.m.Dir, "git config user.name Ada && git config user.email ada@example.org && sed -i s/9/nine/ shared && git commit -qam nine && "+
-		"echo x >x && git add x && git commit -qm 'add x'")
+	w.sh(w.m.Dir,
+		"git config user.name Ada && git config user.email ada@example.org && sed -i s/9/nine/ shared && git commit -qam nine && "+
+			"echo x >x && git add x && git commit -qm 'add x'")
 	w.upstream("main", "sed -i s/1/one/ shared && echo theirs >theirs")
 	tip := w.git(w.r.Path, "rev-parse", "main")
-	if r := w.afs("session", "promote", "-C", w.m.Dir); r.code != control.ExitRemote || !strings.Contains(r.stderr, "not a fast-forward") ||
+	if r := w.afs("session", "promote", "-C", w.m.Dir); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "not a fast-forward") ||
 		!strings.Contains(r.stderr, "--merge") {
 		t.Errorf("promote to a branch with other commits: got %s", r)
 	}
@@ -162,10 +172,12 @@ func TestPromoteDiverged(t *testing.T) {
 		t.Fatalf("squash: %v\n%s", err, out)
 	}
 	clone := w.landed(w.r.Path, "main", squash.Tree)
-	if got := w.sh(clone, "cat shared x theirs | tr '\\n' ' '"); strings.TrimSpace(got) != "one 2 3 4 5 6 7 8 nine x theirs" {
+	if got := w.sh(clone,
+		"cat shared x theirs | tr '\\n' ' '"); strings.TrimSpace(got) != "one 2 3 4 5 6 7 8 nine x theirs" {
 		t.Errorf("files after the squash: got %q", got)
 	}
-	if got := w.git(clone, "log", "-1", "--format=%P %an %ae %cn|%B"); got != tip+" Ada ada@example.org Grace|nine\n\n* nine\n* add x\n" {
+	if got := w.git(clone, "log", "-1", "--format=%P %an %ae %cn|%B"); got != tip+
+		" Ada ada@example.org Grace|nine\n\n* nine\n* add x\n" {
 		t.Errorf("commit of the squash: got %q", got)
 	}
 	merge, _ := w.promote("--merge", "--to", "origin:for-merge")
@@ -177,7 +189,8 @@ func TestPromoteDiverged(t *testing.T) {
 
 	// The next squash has only what was changed since the previous one, and the base moves on by a merge, too.
 	w.sh(w.m.Dir, "sed -i s/nine/NINE/ shared && git commit -qam again")
-	if r := w.afs("session", "promote", "-C", w.m.Dir, "--squash"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "shared") {
+	if r := w.afs("session", "promote", "-C", w.m.Dir, "--squash"); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "shared") {
 		t.Errorf("squash of lines that the squash before has changed, after others were merged: got %s", r)
 	}
 	reply, _ := w.promote("--merge", "--to", ":for-merge")
@@ -207,9 +220,10 @@ func TestPromoteMoved(t *testing.T) {
 	w.git(w.r.Path, "branch", "start", "main")
 	w.upstream("start", "echo theirs >theirs")
 	// Each push in which the file "moves" exists moves the branch first.
-	hook := "#!/bin/sh\n[ -e refuse ] && echo 'main is protected: ask alice' >&2 && exit 1\nn=$(cat moves 2>/dev/null || echo 0)\n" +
-		"[ $n -gt 0 ] || exit 0\necho $((n-1)) >moves\n" +
-		"unset GIT_QUARANTINE_PATH; c=$(git -c user.name=x -c user.email=x commit-tree -p main -m moved start^{tree}) && git update-ref refs/heads/main $c\n"
+	hook :=
+		"#!/bin/sh\n[ -e refuse ] && echo 'main is protected: ask alice' >&2 && exit 1\nn=$(cat moves 2>/dev/null || echo 0)\n" +
+			"[ $n -gt 0 ] || exit 0\necho $((n-1)) >moves\n" +
+			"unset GIT_QUARANTINE_PATH; c=$(git -c user.name=x -c user.email=x commit-tree -p main -m moved start^{tree}) && git update-ref refs/heads/main $c\n"
 	check(t, os.MkdirAll(filepath.Join(w.r.Path, "hooks"), 0o755))
 	check(t, os.WriteFile(filepath.Join(w.r.Path, "hooks", "pre-receive"), []byte(hook), 0o755))
 	move := func(n string) { check(t, os.WriteFile(filepath.Join(w.r.Path, "moves"), []byte(n), 0o644)) }
@@ -221,11 +235,13 @@ func TestPromoteMoved(t *testing.T) {
 	w.sh(w.landed(w.r.Path, "main", reply.Tree), "cat x theirs")
 	w.sh(w.m.Dir, "echo y >y && git add y && git commit -qm 'add y'")
 	move("2")
-	if r := w.afs("session", "promote", "-C", w.m.Dir, "--merge"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "moved again") {
+	if r := w.afs("session", "promote", "-C", w.m.Dir, "--merge"); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "moved again") {
 		t.Errorf("promote to a branch that moves each time: got %s", r)
 	}
 	check(t, os.WriteFile(filepath.Join(w.r.Path, "refuse"), nil, 0o644))
-	if r := w.afs("session", "promote", "-C", w.m.Dir, "--merge"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "main is protected: ask alice") {
+	if r := w.afs("session", "promote", "-C", w.m.Dir, "--merge"); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "main is protected: ask alice") {
 		t.Errorf("promote that the server refuses: got %s", r)
 	}
 }
@@ -235,10 +251,12 @@ func TestPromoteElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newPromote(t)
 	s := w.sessionRemote("path", nil)
-	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
-	w.sh(m.Dir, "git config user.name Ada && git config user.email ada@example.org && echo x >x && git add x && git commit -qm 'add x' && "+
-		"git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && git commit -qm 'revert quiet' && "+
-		"git reset -q --hard && mkdir sub && echo deep >sub/deep && git add sub && git commit -qm 'add sub'")
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git",
+		"--checkpoint", "off")
+	w.sh(m.Dir,
+		"git config user.name Ada && git config user.email ada@example.org && echo x >x && git add x && git commit -qm 'add x' && "+
+			"git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && git commit -qm 'revert quiet' && "+
+			"git reset -q --hard && mkdir sub && echo deep >sub/deep && git add sub && git commit -qm 'add sub'")
 	m.checkpoint("--sync", "-m", "done", "--pin", "done")
 	head, tree := w.git(m.Dir, "rev-parse", "HEAD"), w.git(m.Dir, "rev-parse", "HEAD^{tree}")
 	// The repository has the base commit, and not the previous contents of the file "quiet".
@@ -252,7 +270,8 @@ func TestPromoteElsewhere(t *testing.T) {
 	}
 	w.landed(other, "main", tree)
 	empty := must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.root, "empty.git"), gittest.RepoOptions{}))
-	if r := w.afs("session", "promote", "-C", m.Dir, "--to", empty.Path+":main"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "lacks the commit") {
+	if r := w.afs("session", "promote", "-C", m.Dir, "--to", empty.Path+":main"); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "lacks the commit") {
 		t.Errorf("promote to an empty repository: got %s", r)
 	}
 	w.unmount(m)
@@ -276,14 +295,16 @@ func TestSessionSummary(t *testing.T) {
 	t.Parallel()
 	w := newPromote(t)
 	s := w.sessionRemote("path", nil)
-	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git",
+		"--checkpoint", "off")
 	var r control.SessionSummaryReply
 	w.json(&r, "session", "summary", "-C", m.Dir)
 	if r.TotalCommits != 0 || r.TotalFiles != 0 {
 		t.Errorf("summary of a session without changes: got %+v", r)
 	}
 	m.record(`{"type":"prompt","role":"user","text":"please\nfix it"}`)
-	w.sh(m.Dir, "sed -i s/9/nine/ shared && git mv quiet silent && git commit -qam 'fix it' && echo x >x && git add x && git commit -qm 'fixup! fix it'")
+	w.sh(m.Dir,
+		"sed -i s/9/nine/ shared && git mv quiet silent && git commit -qam 'fix it' && echo x >x && git add x && git commit -qm 'fixup! fix it'")
 	w.ok("session", "note", "-C", m.Dir, "HEAD~1", `{"review":"looks good"}`)
 	w.ok("session", "fact", "-C", m.Dir, "add", "the tests are slow")
 	w.sh(m.Dir, "echo y >y")
@@ -294,20 +315,24 @@ func TestSessionSummary(t *testing.T) {
 		for _, f := range r.Files {
 			files = append(files, f.Status+" "+f.From+" "+f.Path)
 		}
-		if want := []string{"M  shared", "R quiet silent", "A  x", "A  y"}; !slices.Equal(files, want) || r.LinesAdded != 3 || r.LinesRemoved != 1 || r.Uncommitted != 1 {
-			t.Errorf("%s: files: got %q, +%d -%d, %d not committed, want %q, +3 -1, 1", what, files, r.LinesAdded, r.LinesRemoved, r.Uncommitted, want)
+		if want := []string{"M  shared", "R quiet silent", "A  x", "A  y"}; !slices.Equal(files, want) || r.LinesAdded != 3 ||
+			r.LinesRemoved != 1 || r.Uncommitted != 1 {
+			t.Errorf("%s: files: got %q, +%d -%d, %d not committed, want %q, +3 -1, 1", what, files, r.LinesAdded,
+				r.LinesRemoved, r.Uncommitted, want)
 		}
 		if r.Title != "fix it" || r.TotalCommits != 2 || r.Commits[0].Subject != "fixup! fix it" {
 			t.Errorf("%s: got title %q and commits %+v", what, r.Title, r.Commits)
 		}
-		if len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Text, "looks good") || len(r.Facts) != 1 || len(r.Prompts) != 1 || r.Prompts[0].Text != "please fix it" {
+		if len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Text, "looks good") || len(r.Facts) != 1 ||
+			len(r.Prompts) != 1 || r.Prompts[0].Text != "please fix it" {
 			t.Errorf("%s: got notes %+v, facts %+v, prompts %+v", what, r.Notes, r.Facts, r.Prompts)
 		}
 	}
 	w.json(&r, "session", "summary", "-C", m.Dir)
 	check("mounted", r)
 	text := w.ok("session", "summary", "-C", m.Dir)
-	for _, want := range []string{"# fix it\n", "## 2 commits", "## 4 files, +3 -1", "- R `quiet` → `silent` +0 -0", "1 changed file not committed", "1. please fix it"} {
+	for _, want := range []string{"# fix it\n", "## 2 commits", "## 4 files, +3 -1", "- R `quiet` → `silent` +0 -0",
+		"1 changed file not committed", "1. please fix it"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("summary lacks %q:\n%s", want, text)
 		}
@@ -324,17 +349,20 @@ func TestSessionSummary(t *testing.T) {
 	check("on another machine", r)
 }
 
-// A session that was resumed on another machine is promoted, although contents of its commits are on the session remote alone.
+// A session that was resumed on another machine is promoted, although contents of its commits are on the session remote
+// alone.
 func TestPromoteResumed(t *testing.T) {
 	t.Parallel()
 	w := newPromote(t)
 	s := w.sessionRemote("path", nil)
-	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git",
+		"--checkpoint", "off")
 	w.sh(m.Dir, "mkdir sub && echo deep >sub/deep && git add sub && git commit -qm 'add sub'")
 	m.checkpoint("--sync")
 	w.unmount(m)
 	o := w.elsewhere()
-	again := o.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	again := o.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git",
+		"--checkpoint", "off")
 	w.sh(again.Dir, "echo more >more && git add more && git commit -qm 'add more'")
 	var reply control.SessionPromoteReply
 	o.json(&reply, "session", "promote", "-C", again.Dir)
@@ -356,7 +384,8 @@ func TestPromoteBesideTheSession(t *testing.T) {
 	if r.Branch != "afs-work" || r.Base != "main" {
 		t.Errorf("branch of a pull request: got %+v, want afs-work", r)
 	}
-	if r := w.afs("session", "promote", "-C", w.m.Dir, "--to", ":afs/work"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "cannot exist beside afs/work/") {
+	if r := w.afs("session", "promote", "-C", w.m.Dir, "--to", ":afs/work"); r.code != control.ExitRemote ||
+		!strings.Contains(r.stderr, "cannot exist beside afs/work/") {
 		t.Errorf("promote to the directory of the session's branches: got %s", r)
 	}
 	// The session's own refs on its remote do not count as the commits that are promoted.
@@ -367,7 +396,8 @@ func TestPromoteBesideTheSession(t *testing.T) {
 	w.unmount(w.m) // while the session remote still answers
 }
 
-// Commits of the mounted remote that were merged into the session are not promoted again, and are not part of its summary.
+// Commits of the mounted remote that were merged into the session are not promoted again, and are not part of its
+// summary.
 func TestPromoteAfterMerge(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		t.Run(map[bool]string{false: "thin", true: "shared"}[shared], func(t *testing.T) { testPromoteAfterMerge(t, shared) })
@@ -378,7 +408,8 @@ func testPromoteAfterMerge(t *testing.T, shared bool) {
 	t.Parallel()
 	w := newPromote(t)
 	s := w.sessionRemote("path", map[bool]*gittest.Repo{true: w.r}[shared])
-	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git",
+		"--checkpoint", "off")
 	w.sh(m.Dir, "echo ours >ours && git add ours && git commit -qm 'add ours'")
 	w.upstream("main", "echo theirs >theirs && sed -i s/1/one/ shared")
 	w.sh(m.Dir, "git fetch -q && git merge -q -m 'merge main' origin/main && echo more >>ours && git commit -qam 'more'")
@@ -394,7 +425,8 @@ func testPromoteAfterMerge(t *testing.T, shared bool) {
 		var summary control.SessionSummaryReply
 		x.json(&summary, append([]string{"session", "summary"}, point...)...)
 		if summary.TotalCommits != 3 || summary.TotalFiles != 1 || summary.Files[0].Path != "ours" {
-			t.Errorf("%s: summary: got %d commits and files %+v, want 3 and the file ours", what, summary.TotalCommits, summary.Files)
+			t.Errorf("%s: summary: got %d commits and files %+v, want 3 and the file ours", what, summary.TotalCommits,
+				summary.Files)
 		}
 		var reply control.SessionPromoteReply
 		x.json(&reply, append([]string{"session", "promote", "--to", ":" + branch}, point...)...)

@@ -22,7 +22,8 @@ func pulls(t *testing.T, s *gitea.Server, name string) (list []struct {
 	Head, Base       struct{ Ref, SHA string }
 }) {
 	t.Helper()
-	req := must[*http.Request](t)(http.NewRequest(http.MethodGet, s.URL+"/api/v1/repos/"+gitea.User+"/"+name+"/pulls?state=all", nil))
+	req := must[*http.Request](t)(http.NewRequest(http.MethodGet,
+		s.URL+"/api/v1/repos/"+gitea.User+"/"+name+"/pulls?state=all", nil))
 	req.Header.Set("Authorization", "token "+s.Token)
 	res := must[*http.Response](t)(http.DefaultClient.Do(req))
 	defer res.Body.Close()
@@ -79,17 +80,20 @@ func TestPromotePullRequest(t *testing.T) {
 
 	promote() // with the password of the mount
 	list := pulls(t, s, "app")
-	if len(list) != 1 || !reply.PullRequest.Created || reply.PullRequest.Number != list[0].Number || reply.Branch != "afs/fix-login" || reply.Base != "main" {
+	if len(list) != 1 || !reply.PullRequest.Created || reply.PullRequest.Number != list[0].Number ||
+		reply.Branch != "afs/fix-login" || reply.Base != "main" {
 		t.Fatalf("pull request: got %+v and on the server %+v", reply, list)
 	}
 	pr := list[0]
-	if pr.Title != "fix login" || pr.Head.Ref != "afs/fix-login" || pr.Base.Ref != "main" || pr.Head.SHA != w.git(m.Dir, "rev-parse", "HEAD") ||
+	if pr.Title != "fix login" || pr.Head.Ref != "afs/fix-login" || pr.Base.Ref != "main" ||
+		pr.Head.SHA != w.git(m.Dir, "rev-parse", "HEAD") ||
 		!strings.Contains(pr.Body, "## 1 file, +1 -0") || !strings.Contains(pr.Body, "1. fix the login") {
 		t.Errorf("pull request on the server: got %+v", pr)
 	}
 	res := must[*http.Response](t)(http.Get(reply.PullRequest.URL))
 	res.Body.Close()
-	if res.StatusCode != http.StatusOK || reply.PullRequest.URL != pr.URL && !strings.HasSuffix(reply.PullRequest.URL, "/pulls/1") {
+	if res.StatusCode != http.StatusOK || reply.PullRequest.URL != pr.URL &&
+		!strings.HasSuffix(reply.PullRequest.URL, "/pulls/1") {
 		t.Errorf("page of the pull request %s: got %s", reply.PullRequest.URL, res.Status)
 	}
 
@@ -98,19 +102,23 @@ func TestPromotePullRequest(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(s.Token+"\n"), 0o600))
 	promote("--forge-token-file", file, "--title", "Fix the login")
 	list = pulls(t, s, "app")
-	if len(list) != 1 || reply.PullRequest.Created || list[0].Title != "Fix the login" || list[0].Head.SHA != w.git(m.Dir, "rev-parse", "HEAD") ||
+	if len(list) != 1 || reply.PullRequest.Created || list[0].Title != "Fix the login" ||
+		list[0].Head.SHA != w.git(m.Dir, "rev-parse", "HEAD") ||
 		!strings.Contains(list[0].Body, "## 2 commits") {
 		t.Errorf("pull request after the second promotion: got %+v and on the server %+v", reply, list)
 	}
 
 	// A wrong token is not printed, and the server's words are.
-	wrong := w.command(t.Context(), "session", "promote", "-C", m.Dir, "--pull-request", "--forge", "gitea", "--head", "other")
+	wrong := w.command(t.Context(), "session", "promote", "-C", m.Dir, "--pull-request", "--forge", "gitea",
+		"--head", "other")
 	wrong.Env = append(wrong.Env, "ARTIFACTFS_FORGE_TOKEN=wrong-token")
 	out, err := wrong.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "401") || strings.Contains(string(out), "wrong-token") || strings.Contains(string(out), s.Token) {
+	if err == nil || !strings.Contains(string(out), "401") || strings.Contains(string(out), "wrong-token") ||
+		strings.Contains(string(out), s.Token) {
 		t.Errorf("pull request with a wrong token: got %v\n%s", err, out)
 	}
-	if text := w.ok("session", "promote", "-C", m.Dir, "--pull-request", "--forge", "gitea"); strings.TrimSpace(text) != reply.PullRequest.URL {
+	if text := w.ok("session", "promote", "-C", m.Dir, "--pull-request", "--forge",
+		"gitea"); strings.TrimSpace(text) != reply.PullRequest.URL {
 		t.Errorf("output of promote: got %q, want the URL %s", text, reply.PullRequest.URL)
 	}
 

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// A clone of the session remote of a thin session has a branch on which git log -p shows edits, removed files, commits and prompts. An erased
-// record disappears from it, and so does the branch when the session is deleted.
+// A clone of the session remote of a thin session has a branch on which git log -p shows edits, removed files, commits
+// and prompts. An erased record disappears from it, and so does the branch when the session is deleted.
 func TestSessionThinIsReadable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,7 +33,8 @@ func TestSessionThinIsReadable(t *testing.T) {
 		return text
 	}
 	text := log()
-	for _, want := range []string{"    the edit\n", "\n-first\n+changed\n", "deleted file mode", "\n-a removed line\n", "    a commit\n", "\n+more\n",
+	for _, want := range []string{"    the edit\n", "\n-first\n+changed\n", "deleted file mode", "\n-a removed line\n",
+		"    a commit\n", "\n+more\n",
 		"Change the first line"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("log of the readable branch lacks %q:\n%s", want, text)

@@ -26,13 +26,15 @@ func (m mounted) removal(had int) (p control.Checkpoint) {
 	return p
 }
 
-// Files that were written within the idle window and then removed, replaced by a rename or truncated can be found by log and restored.
+// Files that were written within the idle window and then removed, replaced by a rename or truncated can be found by
+// log and restored.
 func TestMassRemovalsAreUndone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sized(3, 3)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work")
-	w.sh(m.Dir, `mkdir -p src/deep; for i in $(seq 20); do echo precious $i >src/f$i; done; echo deep >src/deep/f; ln -s f1 src/link; chmod +x src/f2; echo kept >kept; rm -rf src`)
+	w.sh(m.Dir,
+		`mkdir -p src/deep; for i in $(seq 20); do echo precious $i >src/f$i; done; echo deep >src/deep/f; ln -s f1 src/link; chmod +x src/f2; echo kept >kept; rm -rf src`)
 	p := m.removal(0)
 	if !strings.Contains(p.Message, "were removed or overwritten") {
 		t.Errorf("message of the checkpoint: got %q, want the number of removed files", p.Message)
@@ -52,12 +54,14 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	}
 	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
 	check("rm -rf")
-	if got := w.sh(m.Dir, "readlink src/link; test -x src/f2 && echo executable"); got != "f1\nexecutable" && got != "f1\nexecutable\n" {
+	if got := w.sh(m.Dir, "readlink src/link; test -x src/f2 && echo executable"); got != "f1\nexecutable" &&
+		got != "f1\nexecutable\n" {
 		t.Errorf("link and mode after restore: got %q", got)
 	}
 
 	// Files that are written and replaced by a rename within one second.
-	w.sh(m.Dir, `for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do echo new >tmp; mv tmp src/f$i; done`)
+	w.sh(m.Dir,
+		`for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do echo new >tmp; mv tmp src/f$i; done`)
 	p = m.removal(1)
 	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
 	check("mv")
@@ -67,7 +71,8 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	m.checkpoint()
 	found := false
 	for _, q := range m.checkpoints() {
-		if q.Reason == "removal" && m.in(q.Tree, "src/f20") == "precious 20\n" && m.in(q.Tree, "src/f1") == "precious 1\n" && q.ID > p.ID {
+		if q.Reason == "removal" && m.in(q.Tree, "src/f20") == "precious 20\n" && m.in(q.Tree, "src/f1") == "precious 1\n" &&
+			q.ID > p.ID {
 			found = true
 		}
 		if found {

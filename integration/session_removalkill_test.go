@@ -11,8 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Many files that are in no checkpoint are removed or overwritten, and the worker or the whole daemon is killed before the
-// checkpoint of them is made. The successor makes the checkpoint, and restore recreates the files as the copy by cp -a has them.
+// Many files that are in no checkpoint are removed or overwritten, and the worker or the whole daemon is killed before
+// the checkpoint of them is made. The successor makes the checkpoint, and restore recreates the files as the copy by cp
+// -a has them.
 func TestMassRemovalsOutliveKills(t *testing.T) {
 	t.Parallel()
 	const files = `mkdir -p d/deep/er && for i in $(seq 60); do echo precious $i >d/deep/f$i; echo other $i >d/deep/er/g$i; done; ln -s f1 d/deep/link; chmod +x d/deep/f2; head -c 300000 /dev/urandom >d/deep/big; ln d/deep/f3 d/hard`
@@ -29,8 +30,11 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 		{name: "sed -i", script: `sed -i s/precious/worthless/ d/deep/f*`},
 		{name: "truncate", script: `for f in d/deep/f*; do : >$f; done; : >d/deep/big; truncate -s 1 d/deep/er/*`},
 		{name: "mv", script: `cp -r d/deep/er new && for i in $(seq 60); do mv new/g$i d/deep/f$i; done`},
-		{name: "in place", script: `for f in d/deep/f* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`},
-		{name: "in place, daemon", script: `for f in d/deep/er/* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`, whole: true},
+		{name: "in place",
+			script: `for f in d/deep/f* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`},
+		{name: "in place, daemon",
+			script: `for f in d/deep/er/* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`,
+			whole:  true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -94,11 +98,14 @@ func TestManyNewFilesAreRemovedAndRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sized(3, 3)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "interval=1h")
-	w.sh(m.Dir, `mkdir many && cd many && seq 3000 | split -l 1 -a 4 - f && cp -a . `+filepath.Join(w.root, "saved")+` && cd .. && rm -rf many`)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint",
+		"interval=1h")
+	w.sh(m.Dir, `mkdir many && cd many && seq 3000 | split -l 1 -a 4 - f && cp -a . `+filepath.Join(w.root, "saved")+
+		` && cd .. && rm -rf many`)
 	p := m.removal(0)
 	w.ok("session", "restore", p.ID, "many", "-C", m.Dir)
-	if out, err := exec.Command("diff", "-r", filepath.Join(w.root, "saved"), m.path("many")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("diff", "-r", filepath.Join(w.root, "saved"),
+		m.path("many")).CombinedOutput(); err != nil {
 		t.Errorf("restored files differ from the copy: %s", out)
 	}
 	w.unmount(m)

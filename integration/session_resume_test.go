@@ -82,10 +82,12 @@ func TestSessionResumesElsewhere(t *testing.T) {
 			if strings.ReplaceAll(o.treeSum(again.Dir), again.Dir, "") == "" || sum == "" {
 				t.Error("sha256sum printed nothing")
 			}
-			w.sh(again.Dir, "git diff >/dev/null && git stash list && git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null")
+			w.sh(again.Dir,
+				"git diff >/dev/null && git stash list && git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null")
 
 			// The resumed session can be changed and pushed.
-			w.sh(again.Dir, "git update-index --no-assume-unchanged d0004/f0000.txt; git update-index --no-skip-worktree d0004/f0001.txt; git add -A && git commit -qm 'from elsewhere' && git stash pop -q")
+			w.sh(again.Dir,
+				"git update-index --no-assume-unchanged d0004/f0000.txt; git update-index --no-skip-worktree d0004/f0001.txt; git add -A && git commit -qm 'from elsewhere' && git stash pop -q")
 			after := o.look(again.Dir)
 			again.checkpoint("--sync")
 			if got := w.git(c.Path, "rev-parse", "topic"); got != after.Head {
@@ -116,14 +118,16 @@ func TestConflictsResumeElsewhere(t *testing.T) {
 		"merge":       {"git merge side", "git checkout -q --theirs . && git add -A && git commit -qm merged"},
 		"rebase":      {"git rebase side", "git checkout -q --ours . && git add -A && git rebase --continue"},
 		"cherry-pick": {"git cherry-pick side", "git cherry-pick --abort"},
-		"stash":       {"echo z >d0000/f0000.txt && git stash -q && git switch -q side && git stash pop", "git checkout -q --theirs . && git add -A"},
+		"stash": {"echo z >d0000/f0000.txt && git stash -q && git switch -q side && git stash pop",
+			"git checkout -q --theirs . && git add -A"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, r := newTravelled(t)
 			url := w.serve(gittest.ServerOptions{}).URL("r.git")
 			c2 := w.sessionRemote("path", r)
 			m := w.bare(url, append(c2.flags("work"), "--wait", "git", "--checkpoint", "off")...)
-			w.sh(m.Dir, "git switch -qc side && echo x >d0000/f0000.txt && git commit -qam x && git switch -q main && echo y >d0000/f0000.txt && git commit -qam y")
+			w.sh(m.Dir,
+				"git switch -qc side && echo x >d0000/f0000.txt && git commit -qam x && git switch -q main && echo y >d0000/f0000.txt && git commit -qam y")
 			w.sh(m.Dir, c.begin+" || true")
 			before := w.look(m.Dir)
 			if !slices.ContainsFunc(before.Index, func(line string) bool { return !strings.Contains(line, " 0\t") }) {
@@ -151,7 +155,9 @@ func TestTimeTravel(t *testing.T) {
 	m := w.bare(s.URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")
 	var ids []string
 	var looks []workday.State
-	for i, script := range []string{"echo 1 >one && git add one", "rm -r d0001 && mv one two && git commit -qam two -- . || true", "git add -A && git commit -qm three && echo 4 >>two && chmod +x two && ln -s two four"} {
+	for i, script := range []string{"echo 1 >one && git add one",
+		"rm -r d0001 && mv one two && git commit -qam two -- . || true",
+		"git add -A && git commit -qm three && echo 4 >>two && chmod +x two && ln -s two four"} {
 		w.sh(m.Dir, script)
 		ids = append(ids, m.checkpoint("-m", fmt.Sprint("checkpoint ", i)).ID)
 		looks = append(looks, w.look(m.Dir))
@@ -267,7 +273,8 @@ func TestSessionHasOneWriter(t *testing.T) {
 	taken.checkpoint("--sync")
 	w.sh(m.Dir, "echo third >third")
 	m.checkpoint()
-	st := m.await("it says that it was taken over", func(s control.MountStatus) bool { return s.Session.Error != "" || len(s.Notes) > 0 })
+	st := m.await("it says that it was taken over",
+		func(s control.MountStatus) bool { return s.Session.Error != "" || len(s.Notes) > 0 })
 	t.Logf("%q %q, lane %s", st.Session.Error, st.Notes, st.Session.Lane)
 	p := taken.checkpoints()
 	if p[0].Lane != "main" && p[1].Lane != "main" {

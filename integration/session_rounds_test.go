@@ -43,9 +43,9 @@ func newRounds(t *testing.T, thin bool, rtt time.Duration) *rounds {
 // roundLimits are the maximum numbers of consecutive round trips, and of requests to each remote.
 type roundLimits struct{ row, remote, origins int }
 
-// want checks how many consecutive round trips a command has waited for, and how many requests it sent. The delays of a busy machine look
-// like round trips if they are longer than rtt. So want returns false, without a check, if there are too many round trips with an rtt that
-// is less than slowestLine.
+// want checks how many consecutive round trips a command has waited for, and how many requests it sent. The delays of a
+// busy machine look like round trips if they are longer than rtt. So want returns false, without a check, if there are
+// too many round trips with an rtt that is less than slowestLine.
 func (f *rounds) want(t *testing.T, rtt time.Duration, most roundLimits) bool {
 	t.Helper()
 	session, origin := f.remote.server.Log(), f.origin.Log()

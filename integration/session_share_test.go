@@ -26,7 +26,8 @@ func newShared(t *testing.T) *shared {
 	w, r := newTravelled(t)
 	s := &shared{w: w, origin: w.serve(gittest.ServerOptions{}), remote: w.sessionRemote("http", r)}
 	s.m = w.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--wait", "git", "--checkpoint", "off")...)
-	w.sh(s.m.Dir, "git switch -qc topic && echo one >one && git add one && git commit -qm one && git notes --ref agent add -m noted && rm d0001/f0001.txt && echo untracked >d0002/new")
+	w.sh(s.m.Dir,
+		"git switch -qc topic && echo one >one && git add one && git commit -qm one && git notes --ref agent add -m noted && rm d0001/f0001.txt && echo untracked >d0002/new")
 	s.first = s.m.checkpoint("--pin", "first", "-m", "the first")
 	s.record(`{"turn":1}`)
 	w.sh(s.m.Dir, "echo two >>one")
@@ -53,7 +54,8 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 
 	var list control.SessionsReply
 	o.json(&list, append([]string{"session", "list"}, far...)...)
-	if len(list.Sessions) != 1 || list.Sessions[0].Name != "work" || list.Sessions[0].Checkpoints != 2 || list.Sessions[0].State != "active" || list.Sessions[0].LastCheckpoint != s.newest.ID {
+	if len(list.Sessions) != 1 || list.Sessions[0].Name != "work" || list.Sessions[0].Checkpoints != 2 ||
+		list.Sessions[0].State != "active" || list.Sessions[0].LastCheckpoint != s.newest.ID {
 		t.Errorf("session list: got %+v, want session work with 2 checkpoints, the newest %s", list, s.newest.ID)
 	}
 	if n := requests(); n > 4 {
@@ -61,7 +63,8 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	}
 	var log control.SessionLogReply
 	o.json(&log, append([]string{"session", "log", "work"}, far...)...)
-	if len(log.Checkpoints) != 2 || log.Checkpoints[0].ID != s.newest.ID || log.Checkpoints[1].Message != "the first" || log.Checkpoints[1].Pins[0] != "first" {
+	if len(log.Checkpoints) != 2 || log.Checkpoints[0].ID != s.newest.ID || log.Checkpoints[1].Message != "the first" ||
+		log.Checkpoints[1].Pins[0] != "first" {
 		t.Errorf("session log: got %+v, want checkpoints %s and %s", log.Checkpoints, s.newest.ID, s.first.ID)
 	}
 	if n := requests(); n > 4 {
@@ -70,13 +73,17 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	var show, here control.SessionShowReply
 	o.json(&show, append([]string{"session", "show", "work@first"}, far...)...)
 	s.w.json(&here, "session", "show", "first", "-C", s.m.Dir)
-	if len(show.Changes) != 3 || show.Records != 1 || here.Records != 1 || len(show.Changes) != len(here.Changes) || show.Branch != "topic" {
+	if len(show.Changes) != 3 || show.Records != 1 || here.Records != 1 || len(show.Changes) != len(here.Changes) ||
+		show.Branch != "topic" {
 		t.Errorf("session show on another machine: got %+v, want as on the first machine: %+v", show, here)
 	}
-	if show.Link != here.Link || show.Link != s.remote.arg+"#session=work@"+s.first.ID || !strings.Contains(show.ForkCommand, "session fork") || !strings.Contains(show.ResumeCommand, "session resume") {
-		t.Errorf("session show prints link %q, fork with %q and resume with %q; on the first machine link %q", show.Link, show.ForkCommand, show.ResumeCommand, here.Link)
+	if show.Link != here.Link || show.Link != s.remote.arg+"#session=work@"+s.first.ID ||
+		!strings.Contains(show.ForkCommand, "session fork") || !strings.Contains(show.ResumeCommand, "session resume") {
+		t.Errorf("session show prints link %q, fork with %q and resume with %q; on the first machine link %q", show.Link,
+			show.ForkCommand, show.ResumeCommand, here.Link)
 	}
-	if sent, n := s.remote.server.Log().Blobs(); sent[object.MustID(s.w.git(s.remote.Path, "rev-parse", s.newest.Commit+":one"))] > 0 {
+	if sent, n := s.remote.server.Log().Blobs(); sent[object.MustID(s.w.git(s.remote.Path, "rev-parse",
+		s.newest.Commit+":one"))] > 0 {
 		t.Errorf("session list, log and show fetched a file's content, of %d contents", n)
 	}
 	patch := o.ok(append([]string{"session", "diff", "work@first", "work@"}, far...)...)
@@ -98,7 +105,8 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("inspecting a session of another machine left %v", left)
 	}
-	if r := o.afs(append([]string{"session", "show", "nobody"}, far...)...); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no such session") {
+	if r := o.afs(append([]string{"session", "show", "nobody"}, far...)...); r.code != control.ExitNotMounted ||
+		!strings.Contains(r.stderr, "no such session") {
 		t.Errorf("session show of an unknown session: got %s, want exit code %d", r, control.ExitNotMounted)
 	}
 	if r := o.afs("session", "list", "--session-remote", s.remote.arg+"x"); r.code != control.ExitRemote {
@@ -119,7 +127,8 @@ func TestForkByLink(t *testing.T) {
 	o := w.elsewhere()
 	dir := w.place("fork")
 	var reply control.MountReply
-	o.json(&reply, "session", "fork", link, dir, "--session", "copy", "--wait", "git", "--prefetch", "none", "--history", "none")
+	o.json(&reply, "session", "fork", link, dir, "--session", "copy", "--wait", "git", "--prefetch", "none",
+		"--history", "none")
 	if reply.Session != "copy" {
 		t.Errorf("reply of session fork: got %+v", reply)
 	}
@@ -147,7 +156,8 @@ func TestForkByLink(t *testing.T) {
 	if got := w.git(s.remote.Path, "rev-list", "--count", "refs/afs/transcript/copy"); got != "2" {
 		t.Errorf("the fork's transcript on the session remote has %s commits, want 2", got)
 	}
-	if got := w.git(s.remote.Path, "for-each-ref", "--format=%(refname)", "refs/afs/j/work"); strings.Count(got, "\n") != 0 {
+	if got := w.git(s.remote.Path, "for-each-ref", "--format=%(refname)",
+		"refs/afs/j/work"); strings.Count(got, "\n") != 0 {
 		t.Errorf("the parent's lanes became %q", got)
 	}
 	// The fork did not affect the parent, which continues in its lane.
@@ -157,7 +167,8 @@ func TestForkByLink(t *testing.T) {
 	}
 	var list control.SessionsReply
 	o.json(&list, "session", "list")
-	if len(list.Sessions) != 1 || list.Sessions[0].Parent != "work "+s.newest.ID || list.Sessions[0].ParentRemote != s.remote.arg {
+	if len(list.Sessions) != 1 || list.Sessions[0].Parent != "work "+s.newest.ID ||
+		list.Sessions[0].ParentRemote != s.remote.arg {
 		t.Errorf("session list elsewhere: got %+v, want copy of work %s", list.Sessions, s.newest.ID)
 	}
 	o.json(&show, "session", "show", "-C", "copy")
@@ -222,7 +233,8 @@ func TestForkReadOnly(t *testing.T) {
 	if len(list.Sessions) != 2 {
 		t.Errorf("session list: got %+v, want work and copy, because read-only forks create no session", list.Sessions)
 	}
-	if r := w.afs("session", "fork", "-C", m.Dir, "first", w.place("x"), "--read-only", "--session", "y"); r.code != control.ExitUsage {
+	if r := w.afs("session", "fork", "-C", m.Dir, "first", w.place("x"), "--read-only", "--session",
+		"y"); r.code != control.ExitUsage {
 		t.Errorf("a read-only fork with a name: got %s, want exit code %d", r, control.ExitUsage)
 	}
 	w.ok("unmount", shown, now, fork)
@@ -234,7 +246,8 @@ func TestFragmentsAreRefused(t *testing.T) {
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	for _, fragment := range []string{"#main", "#", "#ref=main", "#session=", "#session=../x"} {
 		res := w.afs("mount", url+fragment, w.place("m"))
-		if res.code != control.ExitUsage || strings.Count(strings.TrimSpace(res.stderr), "\n") != 1 && !strings.Contains(fragment, "=.") && fragment != "#session=" {
+		if res.code != control.ExitUsage || strings.Count(strings.TrimSpace(res.stderr), "\n") != 1 &&
+			!strings.Contains(fragment, "=.") && fragment != "#session=" {
 			t.Errorf("mount URL%s: got %s, want a refusal with a hint and exit code %d", fragment, res, control.ExitUsage)
 		}
 	}
@@ -251,8 +264,10 @@ func TestTakeOverIsNoticed(t *testing.T) {
 	o := s.w.elsewhere()
 	taken := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--take-over", "--wait", "git")...)
 	host, _ := os.Hostname()
-	st := s.m.await("the mount that was taken from says so", func(st control.MountStatus) bool { return st.Session.TakenOverBy != "" })
-	if st.Session.TakenOverBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "took over session work") {
+	st := s.m.await("the mount that was taken from says so",
+		func(st control.MountStatus) bool { return st.Session.TakenOverBy != "" })
+	if st.Session.TakenOverBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 ||
+		!strings.Contains(strings.Join(st.Notes, "\n"), "took over session work") {
 		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenOverBy, st.Session.Lane, st.Notes)
 	}
 	if list := s.w.ok("session", "list"); !strings.Contains(list, "taken over by "+host) {
@@ -275,8 +290,10 @@ func TestAdoptAndMerge(t *testing.T) {
 	w := s.w
 	o := w.elsewhere()
 	theirs := mounted{control.MountReply{Dir: w.place("theirs")}, o}
-	o.ok("session", "fork", "--session-remote", s.remote.arg, "work@", theirs.Dir, "--session", "theirs", "--wait", "git", "--prefetch", "none", "--history", "none")
-	o.sh(theirs.Dir, "git switch -qc theirs && echo theirs >>one && echo theirs >d0004/f0004.txt && echo theirs >d0005/f0005.txt && rm d0005/f0004.txt && echo new >d0005/new")
+	o.ok("session", "fork", "--session-remote", s.remote.arg, "work@", theirs.Dir, "--session", "theirs", "--wait", "git",
+		"--prefetch", "none", "--history", "none")
+	o.sh(theirs.Dir,
+		"git switch -qc theirs && echo theirs >>one && echo theirs >d0004/f0004.txt && echo theirs >d0005/f0005.txt && rm d0005/f0004.txt && echo new >d0005/new")
 	theirs.checkpoint("--sync")
 	w.sh(s.m.Dir, "echo ours >>one && echo ours >d0004/f0003.txt && mkdir empty")
 	before := w.look(s.m.Dir)
@@ -305,7 +322,8 @@ func TestAdoptAndMerge(t *testing.T) {
 	if !strings.Contains(text, "<<<<<<< HEAD\nours\n=======\ntheirs\n>>>>>>> theirs@") {
 		t.Errorf("the file in conflict: got %q, want git's markers", text)
 	}
-	if got := w.git(s.m.Dir, "status", "--porcelain", "one", "d0005", "d0004/f0004.txt"); got != "M  d0004/f0004.txt\nD  d0005/f0004.txt\nM  d0005/f0005.txt\nA  d0005/new\nUU one" {
+	if got := w.git(s.m.Dir, "status", "--porcelain", "one", "d0005",
+		"d0004/f0004.txt"); got != "M  d0004/f0004.txt\nD  d0005/f0004.txt\nM  d0005/f0005.txt\nA  d0005/new\nUU one" {
 		t.Errorf("git status after the merge: got\n%s", got)
 	}
 	if n := strings.Count(w.git(s.m.Dir, "ls-files", "-u"), "\n") + 1; n != 3 {

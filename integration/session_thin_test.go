@@ -18,8 +18,8 @@ func bytesOf(s *gittest.Server) (in, out int64) {
 	return in, out
 }
 
-// A session remote that has only a policy, approvals, cache entries and locks counts as empty: a new session is thin, or, if other
-// machines cannot read the mounted remote, owns the plain names.
+// A session remote that has only a policy, approvals, cache entries and locks counts as empty: a new session is thin,
+// or, if other machines cannot read the mounted remote, owns the plain names.
 func TestSessionOnRemoteWithPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -43,7 +43,8 @@ func TestSessionOnRemoteWithPolicy(t *testing.T) {
 		refs := w.git(c.Path, "for-each-ref", "--format=%(refname)")
 		owns := strings.Contains(refs, session.OwnerRef) && strings.Contains(refs, "refs/heads/topic")
 		if thin := mode == "thin"; thin != (scheme == "http") || !thin && !owns {
-			t.Errorf("session of %s: got mode %s and refs %s, want a thin session or the owner of the plain names", url, mode, refs)
+			t.Errorf("session of %s: got mode %s and refs %s, want a thin session or the owner of the plain names",
+				url, mode, refs)
 		}
 		w.unmount(m)
 		again := w.elsewhere().bare(url, "--session", "on-"+scheme, "--session-remote", c.arg, "--wait", "git")
@@ -51,7 +52,8 @@ func TestSessionOnRemoteWithPolicy(t *testing.T) {
 	}
 }
 
-// A small change in a large repository sends little data to an empty session remote, and the session can be resumed elsewhere.
+// A small change in a large repository sends little data to an empty session remote, and the session can be resumed
+// elsewhere.
 func TestSessionThinIsSmall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -66,7 +68,8 @@ func TestSessionThinIsSmall(t *testing.T) {
 	in, out := bytesOf(c.server)
 	t.Logf("sent %d, received %d", in, out)
 	if in+out > 200_000 || in == 0 {
-		t.Errorf("a small change cost %d bytes to the session remote and %d back, want 200 KB at most:\n%s", in, out, c.server.Log())
+		t.Errorf("a small change cost %d bytes to the session remote and %d back, want 200 KB at most:\n%s", in, out,
+			c.server.Log())
 	}
 	st := m.status().Session
 	if st.Mode != "thin" || st.Sent < in || st.Received < out || st.Seeded != 0 {
@@ -77,7 +80,8 @@ func TestSessionThinIsSmall(t *testing.T) {
 	if show.Status.Mode != "thin" || show.Status.Sent < in {
 		t.Errorf("session show reports %+v", show.Status)
 	}
-	if text := w.ok("session", "show", "-C", m.Dir); !strings.Contains(text, "(thin: ") || !strings.Contains(text, " sent, ") {
+	if text := w.ok("session", "show", "-C", m.Dir); !strings.Contains(text, "(thin: ") ||
+		!strings.Contains(text, " sent, ") {
 		t.Errorf("session show prints:\n%s", text)
 	}
 	w.unmount(m)
@@ -104,8 +108,8 @@ func containsCheckpoint(checkpoints []control.Checkpoint, id string) bool {
 	return false
 }
 
-// A session with all kinds of changes can be resumed elsewhere, resumed back, and taken over, while the mounted remote gets new
-// commits.
+// A session with all kinds of changes can be resumed elsewhere, resumed back, and taken over, while the mounted remote
+// gets new commits.
 func TestSessionThinGoesOn(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -120,20 +124,26 @@ func TestSessionThinGoesOn(t *testing.T) {
 	o := w.elsewhere()
 	again := o.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
 	w.same("resumed elsewhere", before, o.look(again.Dir))
-	w.commit(r, map[string]gittest.File{"pulled/deep/file": {Data: []byte("later\n")}, "d0005/f0001.txt": {Data: []byte("changed later\n")}})
-	o.sh(again.Dir, "git reset -q --hard && git clean -qfd && git fetch -q origin && git merge -qm merged origin/main && echo more >>pulled/deep/file && git commit -qam 'on top' && git rm -q pulled/deep/file && echo z >z")
+	w.commit(r, map[string]gittest.File{"pulled/deep/file": {Data: []byte("later\n")},
+		"d0005/f0001.txt": {Data: []byte("changed later\n")}})
+	o.sh(again.Dir,
+		"git reset -q --hard && git clean -qfd && git fetch -q origin && git merge -qm merged origin/main && echo more >>pulled/deep/file && git commit -qam 'on top' && git rm -q pulled/deep/file && echo z >z")
 	again.checkpoint("--sync")
 	before = o.look(again.Dir)
 
 	// The session is not unmounted there: a third machine takes it over.
 	third := w.elsewhere()
-	if r := third.afs("mount", s.URL("r.git"), third.place("third"), "--session", "work", "--session-remote", c.arg); r.code == 0 {
+	if r := third.afs("mount", s.URL("r.git"), third.place("third"), "--session", "work", "--session-remote",
+		c.arg); r.code == 0 {
 		t.Errorf("a session that is mounted elsewhere was mounted without --take-over: %s", r)
 	}
 	back := third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git", "--take-over")...)
 	w.same("taken over", before, third.look(back.Dir))
-	o.unmount(again) // this mount notices the take-over, and pushes its own lane to the container, the commit that holds all refs of the session
-	third.sh(back.Dir, "git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null && cat d0005/f0001.txt >/dev/null && echo taken >taken")
+	// this mount notices the take-over, and pushes its own lane to the container, the commit that holds all refs of the
+	// session
+	o.unmount(again)
+	third.sh(back.Dir,
+		"git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null && cat d0005/f0001.txt >/dev/null && echo taken >taken")
 	back.checkpoint("--sync")
 	if st := back.status().Session; st.Mode != "thin" || st.Pending != 0 {
 		t.Errorf("status after the take-over: %+v", st)
@@ -150,8 +160,8 @@ func TestSessionThinGoesOn(t *testing.T) {
 	third.unmount(back)
 }
 
-// A branch may point to the commit that the session started from. The mounted remote has that commit, and its trees may still be
-// being fetched.
+// A branch may point to the commit that the session started from. The mounted remote has that commit, and its trees may
+// still be being fetched.
 func TestSessionThinResumesWhileTreesStream(t *testing.T) {
 	w, _ := newTravelled(t)
 	s := w.serve(gittest.ServerOptions{})

@@ -41,8 +41,8 @@ func (m mounted) record(lines ...string) {
 	}
 }
 
-// A transcript is printed by turns, the files of a turn can be restored, and an erased record is removed here, on the session remote
-// and in forks.
+// A transcript is printed by turns, the files of a turn can be restored, and an erased record is removed here, on the
+// session remote and in forks.
 func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w, r := newTravelled(t)
 	c := w.sessionRemote("path", r)
@@ -56,15 +56,18 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	m.record(`{"type":"reply","role":"assistant","text":"done"}`)
 
 	text := w.ok("session", "transcript", "-C", m.Dir)
-	for _, want := range []string{"== turn 1, checkpoint ", "== turn 2, checkpoint ", "prompt  make it second", `edit {"path":"file"}`} {
+	for _, want := range []string{"== turn 1, checkpoint ", "== turn 2, checkpoint ", "prompt  make it second",
+		`edit {"path":"file"}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("session transcript: got\n%s\nwant %q in it", text, want)
 		}
 	}
-	if one := w.ok("session", "transcript", "--turn", "1", "-C", m.Dir); strings.Contains(one, "xyzzy") || !strings.Contains(one, "make it second") {
+	if one := w.ok("session", "transcript", "--turn", "1", "-C", m.Dir); strings.Contains(one, "xyzzy") ||
+		!strings.Contains(one, "make it second") {
 		t.Errorf("session transcript --turn 1: got\n%s", one)
 	}
-	if report := w.ok("session", "transcript", "--markdown", "-C", m.Dir); !strings.Contains(report, "# Session work\n") || !strings.Contains(report, "## Turn 2\n") {
+	if report := w.ok("session", "transcript", "--markdown", "-C", m.Dir); !strings.Contains(report, "# Session work\n") ||
+		!strings.Contains(report, "## Turn 2\n") {
 		t.Errorf("session transcript --markdown: got\n%s", report)
 	}
 	var records []control.TranscriptRecord
@@ -86,7 +89,8 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.wantFile(m.path("file"), "second\n")
 	w.ok("session", "restore", "turn:1", "file", "-C", m.Dir)
 	w.wantFile(m.path("file"), "first\n")
-	w.refusal(w.afs("session", "restore", "--turn", "9", "-C", m.Dir), control.ExitNotMounted, "transcript has only 2 turns", "")
+	w.refusal(w.afs("session", "restore", "--turn", "9", "-C", m.Dir), control.ExitNotMounted,
+		"transcript has only 2 turns", "")
 
 	// --follow continues after a takeover.
 	var followed output
@@ -109,16 +113,19 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	if !strings.Contains(out, "erased 1 record of session work") || !strings.Contains(out, "of its fork "+fork.Session) {
 		t.Errorf("session erase: got %q, want the session and its fork", out)
 	}
-	if text := w.ok("session", "transcript", "-C", m.Dir); strings.Contains(text, "xyzzy") || !strings.Contains(text, "asked for") || !strings.Contains(text, "== turn 2") {
+	if text := w.ok("session", "transcript", "-C", m.Dir); strings.Contains(text, "xyzzy") ||
+		!strings.Contains(text, "asked for") || !strings.Contains(text, "== turn 2") {
 		t.Errorf("session transcript after a record was erased: got\n%s", text)
 	}
 	m.sync()
 	for _, dir := range []string{m.sessionGit(), c.Path, mounted{w: w, MountReply: fork}.sessionGit()} {
-		if all := w.sh(dir, `for r in $(git for-each-ref --format='%(refname)' refs/afs/transcript); do for c in $(git rev-list $r); do git ls-tree -r $c | while read -r _ _ id _; do git cat-file blob $id; done; done; done`); strings.Contains(all, "xyzzy") {
+		if all := w.sh(dir,
+			`for r in $(git for-each-ref --format='%(refname)' refs/afs/transcript); do for c in $(git rev-list $r); do git ls-tree -r $c | while read -r _ _ id _; do git cat-file blob $id; done; done; done`); strings.Contains(all, "xyzzy") {
 			t.Errorf("%s still has the erased record in the history of its transcript", dir)
 		}
 	}
-	if all := w.sh(m.sessionGit(), "git cat-file --batch --batch-all-objects --unordered 2>/dev/null || true"); strings.Contains(all, "xyzzy") {
+	if all := w.sh(m.sessionGit(),
+		"git cat-file --batch --batch-all-objects --unordered 2>/dev/null || true"); strings.Contains(all, "xyzzy") {
 		t.Error("session.git still has an object with the erased record")
 	}
 	if facts := w.ok("session", "fact", "list", "-C", m.Dir); !strings.Contains(facts, "the tests need port 5432") {
@@ -132,11 +139,13 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.unmount(m)
 }
 
-// gc drops the records of dropped checkpoints, here and on the session remote; facts, the handoff and turn numbers stay.
+// gc drops the records of dropped checkpoints, here and on the session remote; facts, the handoff and turn numbers
+// stay.
 func TestTranscriptIsCollected(t *testing.T) {
 	w, r := newTravelled(t)
 	c := w.sessionRemote("path", r)
-	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"),
+		append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
 	for _, turn := range []string{"xyzzy", "second", "third"} {
 		w.sh(m.Dir, "echo "+turn+" >file")
 		m.checkpoint()
@@ -149,13 +158,15 @@ func TestTranscriptIsCollected(t *testing.T) {
 	if reply.Records != 2 || len(reply.Dropped) != 2 {
 		t.Errorf("session gc --dry-run: got %d records and %d checkpoints, want 2 and 2", reply.Records, len(reply.Dropped))
 	}
-	if out := w.ok("session", "gc", m.Dir, "--keep-all", "0", "--keep-daily", "0"); !strings.HasPrefix(out, "dropped 2 checkpoints and 2 records, kept 1, ") {
+	if out := w.ok("session", "gc", m.Dir, "--keep-all", "0", "--keep-daily", "0"); !strings.HasPrefix(out,
+		"dropped 2 checkpoints and 2 records, kept 1, ") {
 		t.Errorf("session gc: got %q, want 2 checkpoints and 2 records dropped", out)
 	}
 	m.sync()
 	var last control.TranscriptRecord
 	lines := strings.Split(strings.TrimSpace(w.ok("session", "transcript", "-C", m.Dir, "--json")), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 || last.Turn != 3 || !strings.Contains(string(last.Record), "third") {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 || last.Turn != 3 ||
+		!strings.Contains(string(last.Record), "third") {
 		t.Errorf("session transcript after gc: got %q, want a tombstone and the third turn", lines)
 	}
 	for _, dir := range []string{m.sessionGit(), c.Path} {

@@ -57,8 +57,8 @@ func (w *world) wantFile(path, want string) {
 	}
 }
 
-// Unmount prints the kept changes, status and list show them, and the next mount resumes them with the same commit and inodes, even
-// if the branch has moved.
+// Unmount prints the kept changes, status and list show them, and the next mount resumes them with the same commit and
+// inodes, even if the branch has moved.
 func TestSessionGoesOn(t *testing.T) {
 	w := newWorld(t)
 	files := sample("session")
@@ -80,24 +80,28 @@ func TestSessionGoesOn(t *testing.T) {
 	moved := w.commit(repo, map[string]gittest.File{"later": {Data: []byte("later\n")}})
 
 	r := w.afs("unmount", dir)
-	if want := fmt.Sprintf("artifactfs: kept 3 changed paths in session %s (artifactfs mount %s %s resumes it)\n", m.Session, url, dir); r.code != 0 || r.stderr != want {
+	if want := fmt.Sprintf("artifactfs: kept 3 changed paths in session %s (artifactfs mount %s %s resumes it)\n",
+		m.Session, url, dir); r.code != 0 || r.stderr != want {
 		t.Errorf("%s\nwant %s", r, want)
 	}
 	if exists(dir) {
 		t.Error("the directory still exists")
 	}
 	st := m.status()
-	if st.State != control.StateUnmounted || st.Overlay.Changed != 3 || st.Commit != first.String() || st.Remote != url || st.Session.Name != m.Session {
+	if st.State != control.StateUnmounted || st.Overlay.Changed != 3 || st.Commit != first.String() || st.Remote != url ||
+		st.Session.Name != m.Session {
 		t.Errorf("status of the unmounted session: got %+v", st)
 	}
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, dir) {
 		t.Errorf("list printed\n%s", out)
 	}
-	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "run artifactfs mount "+url+" "+dir+" to resume session")
+	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount at this directory",
+		"run artifactfs mount "+url+" "+dir+" to resume session")
 	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "to resume session")
 
 	again, said := w.mountAt(url, dir)
-	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "resuming session "+m.Session+": 3 changed paths") {
+	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 ||
+		again.Ref != "main" || !strings.Contains(said, "resuming session "+m.Session+": 3 changed paths") {
 		t.Errorf("mount again: got %+v and stderr %s", again.MountReply, said)
 	}
 	w.sameFaces("mounted again", w.faces(dir), before)
@@ -176,7 +180,8 @@ func TestSessionGoesOnWithoutNetwork(t *testing.T) {
 			for _, args := range [][]string{nil, {"--ref", "main"}} {
 				again, said := w.mountAt(m.Remote, m.Dir, append(args, "--timeout", "2s")...)
 				if !again.Resumed || again.Changed != 3 || (args != nil) != strings.Contains(said, "cannot be reached") {
-					t.Errorf("mount with %q: got %+v and output %s, want a resumed session with 3 changed paths", args, again.MountReply, said)
+					t.Errorf("mount with %q: got %+v and output %s, want a resumed session with 3 changed paths", args,
+						again.MountReply, said)
 				}
 				if n := readAll(t, m.Dir, known); n > 0 {
 					t.Errorf("%d reads of fetched files failed", n)
@@ -207,8 +212,10 @@ func TestSessionIsMountedOnce(t *testing.T) {
 	}
 	dir := w.place("m")
 	pid := fmt.Sprint(w.serving())
-	for _, args := range [][]string{{"--session", "work"}, {"--session", "work", "--foreground"}, {"--session", "work", "--read-only"}} {
-		w.refused(control.ExitFailed, "mounted at "+m.Dir+" by process "+pid, "artifactfs unmount "+m.Dir, append([]string{url, dir}, args...)...)
+	for _, args := range [][]string{{"--session", "work"}, {"--session", "work", "--foreground"},
+		{"--session", "work", "--read-only"}} {
+		w.refused(control.ExitFailed, "mounted at "+m.Dir+" by process "+pid, "artifactfs unmount "+m.Dir,
+			append([]string{url, dir}, args...)...)
 		if exists(dir) {
 			t.Errorf("directory %s still exists", dir)
 		}
@@ -236,7 +243,8 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	files := sample("read-only session")
 	w.commit(w.repo("r.git", object.SHA1), files)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
-	w.refused(control.ExitNotMounted, "no session work", "artifactfs list", url, w.place("m"), "--read-only", "--session", "work")
+	w.refused(control.ExitNotMounted, "no session work", "artifactfs list", url, w.place("m"), "--read-only",
+		"--session", "work")
 	m := w.bare(url, "--session", "work")
 	check(t, os.WriteFile(m.path("known/a"), []byte("changed\n"), 0o644))
 	w.unmount(m)
@@ -252,7 +260,8 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	w.unmount(plain)
 	look, _ := w.mountAt(url, m.Dir, "--read-only", "--session", "work")
 	w.wantFile(look.path("known/a"), "changed\n")
-	if err := os.WriteFile(look.path("known/a"), nil, 0o644); err == nil || !strings.Contains(err.Error(), "read-only file system") {
+	if err := os.WriteFile(look.path("known/a"), nil, 0o644); err == nil ||
+		!strings.Contains(err.Error(), "read-only file system") {
 		t.Errorf("write to a read-only mount: got %v", err)
 	}
 	if st := look.status(); !st.ReadOnly || st.Session.Name != "work" || st.Overlay.Changed != 1 {
@@ -268,7 +277,8 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A foreground mount prints at its end what it kept, whichever process ends it. Every other end of a mount keeps the changes, too.
+// A foreground mount prints at its end what it kept, whichever process ends it. Every other end of a mount keeps the
+// changes, too.
 func TestEndsKeepTheWork(t *testing.T) {
 	for name, end := range map[string]func(w *world, p *waiting, dir string){
 		"SIGTERM":   func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGTERM) },
@@ -329,7 +339,8 @@ func TestBusyMountKeepsItsWork(t *testing.T) {
 	w.ok("unmount", m.Dir, "--discard", "--yes")
 }
 
-// A session that is based on an empty repository can be resumed after the repository has commits, or while it is unreachable.
+// A session that is based on an empty repository can be resumed after the repository has commits, or while it is
+// unreachable.
 func TestSessionOnAnEmptyRepository(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("r.git", object.SHA256)
@@ -428,7 +439,8 @@ func (w *world) user() user {
 
 func (u user) as(name string, args ...string) result {
 	ids := fmt.Sprint(nobody)
-	return u.w.run(u.state, "setpriv", append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", name}, args...)...)
+	return u.w.run(u.state, "setpriv",
+		append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", name}, args...)...)
 }
 
 func (u user) afs(args ...string) result { return u.as(binary, args...) }

@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// If HEAD of the remote names a branch that does not exist, the mount is empty like a clone, and has the other branches.
+// If HEAD of the remote names a branch that does not exist, the mount is empty like a clone, and has the other
+// branches.
 func TestHeadNamesNoBranch(t *testing.T) {
 	w := newWorld(t)
 	r := w.storied(object.SHA1)
@@ -23,7 +24,8 @@ func TestHeadNamesNoBranch(t *testing.T) {
 	if notes := strings.Join(m.status().Notes, "\n"); !strings.Contains(notes, "refs/heads/gone") {
 		t.Errorf("notes of the mount: %q, want one that names refs/heads/gone", notes)
 	}
-	for _, args := range [][]string{{"for-each-ref"}, {"status", "--porcelain=v2", "--branch"}, {"switch", "--quiet", "main"}, {"log", "--oneline"}} {
+	for _, args := range [][]string{{"for-each-ref"}, {"status", "--porcelain=v2", "--branch"},
+		{"switch", "--quiet", "main"}, {"log", "--oneline"}} {
 		if got, want := w.git(m.Dir, args...), w.git(clone, args...); got != want {
 			t.Errorf("git %s: got %q, in a clone %q", strings.Join(args, " "), got, want)
 		}

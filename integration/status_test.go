@@ -21,8 +21,8 @@ func (m mounted) status() control.MountStatus {
 	return s
 }
 
-// peek returns the status of the world's mounts as the daemon sends it, and whether the daemon answers. A command for each look
-// would take a processor from what the look waits for.
+// peek returns the status of the world's mounts as the daemon sends it, and whether the daemon answers. A command for
+// each look would take a processor from what the look waits for.
 func (w *world) peek() ([]control.MountStatus, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
@@ -34,8 +34,8 @@ func (w *world) peek() ([]control.MountStatus, bool) {
 	return s.Mounts, err == nil
 }
 
-// await polls the status of a mount until the condition holds. It asks the daemon, or the command if another process serves the
-// mount or none does.
+// await polls the status of a mount until the condition holds. It asks the daemon, or the command if another process
+// serves the mount or none does.
 func (m mounted) await(what string, is func(control.MountStatus) bool) control.MountStatus {
 	m.w.Helper()
 	var s control.MountStatus
@@ -66,8 +66,8 @@ func idle(mounts []control.MountStatus) bool {
 	return !slices.ContainsFunc(mounts, func(m control.MountStatus) bool { return m.Queue != (control.QueueStatus{}) })
 }
 
-// quiet waits until no mount of the world has fetches in flight or queued, then returns the requests so far. The last look is the
-// command's, which knows the mounts of all processes.
+// quiet waits until no mount of the world has fetches in flight or queued, then returns the requests so far. The last
+// look is the command's, which knows the mounts of all processes.
 func (s served) quiet() []gittest.Request {
 	s.w.Helper()
 	var all []gittest.Request

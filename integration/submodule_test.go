@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// nested creates and serves outer.git, which has lib.git as a submodule at vendor/lib by a relative URL, and lib.git has
-// inner.git at in/inner by an absolute one. outer.git also has one at gone, whose repository does not exist.
+// nested creates and serves outer.git, which has lib.git as a submodule at vendor/lib by a relative URL, and lib.git
+// has inner.git at in/inner by an absolute one. outer.git also has one at gone, whose repository does not exist.
 func nested(t *testing.T) (w *world, server served) {
 	w = newWorld(t)
 	inner, lib, outer := w.repo("inner.git", object.SHA1), w.repo("lib.git", object.SHA1), w.repo("outer.git", object.SHA1)
@@ -27,7 +27,8 @@ func nested(t *testing.T) (w *world, server served) {
 		"in/inner":    {Data: []byte(innerTip.String()), Mode: "160000"},
 		".gitmodules": {Data: []byte("[submodule \"inner\"]\n\tpath = in/inner\n\turl = " + server.URL("inner.git") + "\n")},
 	})
-	w.commit(lib, map[string]gittest.File{"lib.txt": {Data: []byte("later\n")}}) // a later commit than the one that outer.git refers to
+	// a later commit than the one that outer.git refers to
+	w.commit(lib, map[string]gittest.File{"lib.txt": {Data: []byte("later\n")}})
 	w.commit(outer, map[string]gittest.File{
 		"outer.txt":  {Data: []byte("outer\n")},
 		"vendor/lib": {Data: []byte(libTip.String()), Mode: "160000"},
@@ -61,7 +62,8 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	if want := []string{m.Dir + " in ", lib + " in " + m.Dir, inner + " in " + lib}; !slices.Equal(around, want) {
 		t.Errorf("mounts and submodules in the status: got %q", around)
 	}
-	if notes := m.status().Notes; !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "submodule gone is not mounted: ") }) {
+	if notes := m.status().Notes; !slices.ContainsFunc(notes,
+		func(n string) bool { return strings.HasPrefix(n, "submodule gone is not mounted: ") }) {
 		t.Errorf("notes in the status: got %q", notes)
 	}
 
@@ -115,7 +117,8 @@ func TestSubmodulesOutliveAKill(t *testing.T) {
 	w.wantFile(inner, "changed\n")
 }
 
-// TestSubmodulesLeadNowhere: the .gitmodules of a repository must not cause access to repositories of the host, or mounts elsewhere.
+// TestSubmodulesLeadNowhere: the .gitmodules of a repository must not cause access to repositories of the host, or
+// mounts elsewhere.
 func TestSubmodulesLeadNowhere(t *testing.T) {
 	w := newWorld(t)
 	secret, outer := w.repo("secret.git", object.SHA1), w.repo("outer.git", object.SHA1)
@@ -176,7 +179,8 @@ func (w *world) does(dir, script string) string {
 func TestSubmodulesAreUsedAsInAClone(t *testing.T) {
 	t.Parallel()
 	w, server := nested(t)
-	for name, remote := range map[string]string{"http": server.URL("outer.git"), "file": "file://" + filepath.Join(w.repos, "outer.git")} {
+	for name, remote := range map[string]string{"http": server.URL("outer.git"),
+		"file": "file://" + filepath.Join(w.repos, "outer.git")} {
 		t.Run(name, func(t *testing.T) {
 			want := w.does(w.clone(remote), submoduleWork)
 			if !strings.Contains(want, "Inner work") && !strings.Contains(want, "inner") {

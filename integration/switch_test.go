@@ -19,13 +19,16 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// switchRepo serves a repository of n files and a few more. Its branch far differs from main in most files, in all kinds of changes.
+// switchRepo serves a repository of n files and a few more. Its branch far differs from main in most files, in all
+// kinds of changes.
 func (w *world) switchRepo(n int) (s served, url string) {
 	w.Helper()
 	r := w.repo("r.git", object.SHA1)
-	files := map[string]gittest.File{"README": {Data: []byte("read me\n")}, ".gitignore": {Data: []byte("*.o\n")}, "link": {Data: []byte("README"), Mode: "120000"}, "turns": {Data: []byte("file")}}
+	files := map[string]gittest.File{"README": {Data: []byte("read me\n")}, ".gitignore": {Data: []byte("*.o\n")},
+		"link": {Data: []byte("README"), Mode: "120000"}, "turns": {Data: []byte("file")}}
 	for i := range n {
-		files[fmt.Sprintf("d%02d/s%d/f%04d", i%40, i%3, i)] = gittest.File{Data: fmt.Appendf(nil, "content %d\n%s", i, strings.Repeat("x", i))}
+		files[fmt.Sprintf("d%02d/s%d/f%04d", i%40, i%3, i)] =
+			gittest.File{Data: fmt.Appendf(nil, "content %d\n%s", i, strings.Repeat("x", i))}
 	}
 	w.commit(r, files)
 	work := w.clone(r.Path)
@@ -75,7 +78,8 @@ func TestSwitchFar(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s, url := w.switchRepo(1500)
-	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // without checkpoints, which read ignore files and would be counted
+	// without checkpoints, which read ignore files and would be counted
+	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off")
 	dir := m.Dir
 	main, far := w.clone(url), w.clone(url, "-b", "far")
 	// Fill the kernel's caches: contents, existing names, missing names, listings.
@@ -98,11 +102,13 @@ func TestSwitchFar(t *testing.T) {
 	if requests > 2 || blobs != 0 {
 		t.Errorf("switch sent %d requests and fetched %d blobs", requests, blobs)
 	}
-	if reply.Branch != "far" || !reply.Created || reply.Upstream != "origin/far" || reply.Paths < 1000 || len(reply.Kept) > 0 {
+	if reply.Branch != "far" || !reply.Created || reply.Upstream != "origin/far" || reply.Paths < 1000 ||
+		len(reply.Kept) > 0 {
 		t.Errorf("reply of switch: got %+v", reply)
 	}
 	s.forget()
-	for _, args := range [][]string{{"status", "--porcelain"}, {"diff", "--name-only"}, {"diff", "--cached", "--name-only"}} {
+	for _, args := range [][]string{{"status", "--porcelain"}, {"diff", "--name-only"},
+		{"diff", "--cached", "--name-only"}} {
 		if out := w.git(dir, args...); out != "" {
 			t.Errorf("git %q printed %s", args, out)
 		}
@@ -119,7 +125,8 @@ func TestSwitchFar(t *testing.T) {
 	}
 	w.compareTrees(dir, far)
 	w.sameFaces("untouched", w.faces(m.path("d35")), kept)
-	for _, args := range [][]string{{"rev-parse", "HEAD", "far@{upstream}"}, {"symbolic-ref", "HEAD"}, {"ls-files", "-s"}, {"write-tree"}, {"status", "--branch"}} {
+	for _, args := range [][]string{{"rev-parse", "HEAD", "far@{upstream}"}, {"symbolic-ref", "HEAD"}, {"ls-files", "-s"},
+		{"write-tree"}, {"status", "--branch"}} {
 		if got, want := w.git(dir, args...), w.git(far, args...); got != want {
 			t.Errorf("git %q printed %q, want %q", args, got, want)
 		}
@@ -201,15 +208,18 @@ var switchCases = []struct{ name, before, args string }{
 	{"moved without git", `mv d00 moved`, "far"},
 	{"symlink changed", `rm link; ln -s elsewhere link`, "far"},
 	{"merging", `git merge -q --no-commit --no-ff origin/near`, "far"},
-	{"conflict", `echo mine >README; git commit -q -a -m mine; git merge origin/near; git reset -q --merge; git cherry-pick origin/near; git cherry-pick --quit`, "far"},
-	{"commits of one's own", `echo mine >README; git commit -q -a -m mine; git switch -q -c other; echo more >d36/s0/more; git add -A; git commit -q -m more`, "main"},
+	{"conflict",
+		`echo mine >README; git commit -q -a -m mine; git merge origin/near; git reset -q --merge; git cherry-pick origin/near; git cherry-pick --quit`, "far"},
+	{"commits of one's own",
+		`echo mine >README; git commit -q -a -m mine; git switch -q -c other; echo more >d36/s0/more; git add -A; git commit -q -m more`, "main"},
 	{"intent to add", `echo x >x; git add -N x`, "far"},
 	{"away from a submodule", `git switch -q far`, "main"},
 	{"stashed", `echo mine >>README; git stash -q`, "far"},
 	{"detached", `git checkout -q --detach`, "far"},
 }
 
-// artifactfs switch behaves like git switch in a clone: both succeed or both fail, and the files and refs are the same afterwards.
+// artifactfs switch behaves like git switch in a clone: both succeed or both fail, and the files and refs are the same
+// afterwards.
 func TestSwitchAsGit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -247,8 +257,10 @@ func TestSwitchAsGit(t *testing.T) {
 				t.Errorf("%s\ngit switch: %v\n%s", r, err, out)
 			}
 			for _, args := range [][]string{
-				{"status", "--porcelain=v2", "--branch", "--ignored"}, {"ls-files", "-s", "-t"}, {"rev-parse", "--symbolic-full-name", "HEAD"}, {"for-each-ref"},
-				{"reflog", "--format=%H %gs"}, {"stash", "list"}, {"config", "--get-regexp", `branch\.`}, {"diff"}, {"diff", "--cached"},
+				{"status", "--porcelain=v2", "--branch", "--ignored"}, {"ls-files", "-s", "-t"},
+				{"rev-parse", "--symbolic-full-name", "HEAD"}, {"for-each-ref"},
+				{"reflog", "--format=%H %gs"}, {"stash", "list"}, {"config", "--get-regexp", `branch\.`}, {"diff"},
+				{"diff", "--cached"},
 			} {
 				got, _ := exec.Command("git", append([]string{"-C", top}, args...)...).CombinedOutput()
 				want, _ := exec.Command("git", append([]string{"-C", clone}, args...)...).CombinedOutput()
@@ -261,7 +273,8 @@ func TestSwitchAsGit(t *testing.T) {
 	}
 }
 
-// If the daemon is killed during a switch, the next mount shows the switch complete or not begun, and git status is correct.
+// If the daemon is killed during a switch, the next mount shows the switch complete or not begun, and git status is
+// correct.
 func TestSwitchKilled(t *testing.T) {
 	w := newWorld(t)
 	_, url := w.switchRepo(600)
@@ -297,7 +310,8 @@ func TestSwitchKilled(t *testing.T) {
 		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
 			t.Errorf("round %d, on %s, switch to %s: git status printed %s", round, branch, to, out)
 		}
-		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status", "--porcelain"); out != "" {
+		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status",
+			"--porcelain"); out != "" {
 			t.Errorf("round %d, on %s, to %s, git status with a full scan: %s", round, branch, to, out)
 		}
 		w.compareTrees(m.Dir, clones[branch])
@@ -329,7 +343,8 @@ func TestSwitchTakenOver(t *testing.T) {
 		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
 			t.Errorf("round %d, switch to %s: git status printed %s", round, to, out)
 		}
-		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status", "--porcelain"); out != "" {
+		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status",
+			"--porcelain"); out != "" {
 			t.Errorf("round %d, to %s, git status with a full scan: %s", round, to, out)
 		}
 		w.compareTrees(m.Dir, clones[to])

@@ -16,32 +16,36 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// released creates a repository of a Go program whose newest commit has a lightweight tag, an annotated tag and a second branch. The parent
-// has an annotated tag, and an older commit a tag and a branch.
+// released creates a repository of a Go program whose newest commit has a lightweight tag, an annotated tag and a
+// second branch. The parent has an annotated tag, and an older commit a tag and a branch.
 func (w *world) released(name string) *gittest.Repo {
 	w.Helper()
 	r := w.repo(name, object.SHA1)
 	ids := must[[]object.ID](w)(r.History(10))
 	head := w.commit(r, map[string]gittest.File{
-		"go.mod": {Data: []byte("module example.com/r\n\ngo 1.21\n")}, "main.go": {Data: []byte("package main\n\nfunc main() {}\n")},
+		"go.mod":  {Data: []byte("module example.com/r\n\ngo 1.21\n")},
+		"main.go": {Data: []byte("package main\n\nfunc main() {}\n")},
 	})
 	must[object.ID](w)(r.AnnotatedTag("v1.2.3", head, "A release"))
 	must[object.ID](w)(r.AnnotatedTag("before", ids[9], "The parent"))
 	must[object.ID](w)(r.AnnotatedTag("v1.0.0", ids[3], "An old release"))
-	for ref, id := range map[string]object.ID{"tags/light": head, "heads/same": head, "tags/old": ids[2], "heads/older": ids[5]} {
+	for ref, id := range map[string]object.ID{"tags/light": head, "heads/same": head, "tags/old": ids[2],
+		"heads/older": ids[5]} {
 		w.git(r.Path, "update-ref", "refs/"+ref, id.String())
 	}
 	return r
 }
 
 // early are the refs of released that a mount has before the history.
-var early = []string{"refs/heads/main", "refs/remotes/origin/HEAD", "refs/remotes/origin/main", "refs/remotes/origin/same",
+var early = []string{"refs/heads/main", "refs/remotes/origin/HEAD", "refs/remotes/origin/main",
+	"refs/remotes/origin/same",
 	"refs/tags/before", "refs/tags/light", "refs/tags/v1.2.3"}
 
 // refs returns the refs of a git directory with the types of their objects, as git itself finds them without the mount.
 func (w *world) refs(gitDir string) []string {
 	w.Helper()
-	return strings.Split(w.git(gitDir, "--git-dir", gitDir, "for-each-ref", "--format=%(refname) %(objectname) %(objecttype) %(*objectname)"), "\n")
+	return strings.Split(w.git(gitDir, "--git-dir", gitDir, "for-each-ref",
+		"--format=%(refname) %(objectname) %(objecttype) %(*objectname)"), "\n")
 }
 
 // earlyRefs returns the early refs of a clone.
@@ -79,7 +83,8 @@ func TestTagsBeforeHistory(t *testing.T) {
 	}
 	s := w.serve(gittest.ServerOptions{})
 	old := must[map[string]object.ID](t)(r.Refs())["refs/tags/old"]
-	held := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Match: func(q gittest.Request) bool { return slices.Contains(q.Wants, old) }})
+	held := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch,
+		Match: func(q gittest.Request) bool { return slices.Contains(q.Wants, old) }})
 	m := w.mount(s.URL("r.git"), "--wait", "git", "--prefetch", "none")
 	want := w.earlyRefs(clone)
 	if got := w.refs(m.gitDir()); !slices.Equal(got, want) || len(got) != len(early) {
@@ -111,14 +116,15 @@ func TestTagsBeforeHistory(t *testing.T) {
 		}
 	}
 	m.await("history is complete", complete)
-	lists := slices.DeleteFunc(s.Log().Requests(), func(q gittest.Request) bool { return !slices.Contains(q.Prefixes, "refs/tags/") })
+	lists := slices.DeleteFunc(s.Log().Requests(),
+		func(q gittest.Request) bool { return !slices.Contains(q.Prefixes, "refs/tags/") })
 	if len(lists) != 1 {
 		t.Errorf("listings of tags: got %d, want one\n%s", len(lists), s.Log())
 	}
 }
 
-// A mount without history has the tags of its commits, from every kind of remote. They are no changes of the user, also for a successor of
-// the daemon and for the next mount.
+// A mount without history has the tags of its commits, from every kind of remote. They are no changes of the user, also
+// for a successor of the daemon and for the next mount.
 func TestTagsWithoutHistory(t *testing.T) {
 	for name, remote := range map[string]func(w *world, r *gittest.Repo) string{
 		"http":        func(w *world, r *gittest.Repo) string { return w.serve(gittest.ServerOptions{}).URL("r.git") },
@@ -146,7 +152,9 @@ func TestTagsWithoutHistory(t *testing.T) {
 				})
 				for _, ref := range want {
 					switch {
-					case strings.HasPrefix(ref, "refs/tags/before") && (name == "no filter" || name == "no v2" || name == "plain files"): // the parent was not requested
+					case strings.HasPrefix(ref, "refs/tags/before") &&
+						(name == "no filter" || name == "no v2" || name == "plain files"):
+						// the parent was not requested
 						continue
 					case strings.HasPrefix(ref, "refs/heads/") && name == "bundle": // its HEAD names no branch
 						continue
@@ -162,7 +170,8 @@ func TestTagsWithoutHistory(t *testing.T) {
 			check("mount")
 			killed := w.serving()
 			syscall.Kill(killed, syscall.SIGKILL)
-			w.until("a successor serves", func() bool { return w.shell(m.Dir, "git", "status", "--short") == "" && w.serving() != killed })
+			w.until("a successor serves",
+				func() bool { return w.shell(m.Dir, "git", "status", "--short") == "" && w.serving() != killed })
 			check("takeover")
 			var reply control.UnmountReply
 			w.json(&reply, "unmount", m.Dir)

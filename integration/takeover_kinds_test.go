@@ -21,14 +21,15 @@ import (
 func (w *world) struck(longest time.Duration) (stop func() []torture.Blow) {
 	quit, over := make(chan struct{}), make(chan []torture.Blow)
 	go func() {
-		blows, err := w.victim().Strike(1<<30, syscall.SIGKILL, longest, rand.New(rand.NewPCG(uint64(modelSeed), 4)), func() bool {
-			select {
-			case <-quit:
-				return true
-			default:
-				return false
-			}
-		})
+		blows, err := w.victim().Strike(1<<30, syscall.SIGKILL, longest, rand.New(rand.NewPCG(uint64(modelSeed), 4)),
+			func() bool {
+				select {
+				case <-quit:
+					return true
+				default:
+					return false
+				}
+			})
 		if err != nil {
 			w.Error(err)
 		}
@@ -47,14 +48,16 @@ func TestCommandsUnderKills(t *testing.T) {
 	files := sample("commands under kills")
 	repo := w.repo("r.git", object.SHA1)
 	w.commit(repo, files)
-	must[object.ID](t)(repo.Commit("other", map[string]gittest.File{"known/a": {Data: []byte("other\n")}, "link": {Delete: true}}, "Other"))
+	must[object.ID](t)(repo.Commit("other", map[string]gittest.File{"known/a": {Data: []byte("other\n")},
+		"link": {Delete: true}}, "Other"))
 	url := w.serve(gittest.ServerOptions{RTT: 4 * time.Millisecond}).URL("r.git")
 	stays := w.mount(url)
 	stop := w.struck(300 * time.Millisecond)
 	defer stop()
 	rounds := envInt("AFS_TAKEOVER_ROUNDS", 12)
 	for i := range rounds {
-		flags := [][]string{nil, {"--read-only"}, {"--wait", "git", "--history", "full"}, {"--redirect", "out"}, {"--prefetch", "all", "--wait", "all"}, {"--history", "none", "--prefetch", "none"}}[i%6]
+		flags := [][]string{nil, {"--read-only"}, {"--wait", "git", "--history", "full"}, {"--redirect", "out"},
+			{"--prefetch", "all", "--wait", "all"}, {"--history", "none", "--prefetch", "none"}}[i%6]
 		m := w.mount(url, flags...)
 		part := subtree(files, fmt.Sprintf("d%d", i%6))
 		if n := readAll(t, m.Dir, part); n > 0 {
@@ -113,7 +116,8 @@ func renamed(files map[string]gittest.File, dir string) map[string]gittest.File 
 	return found
 }
 
-// Reads that wait for contents succeed even if the worker that requested the contents is killed while the remote is slow, down or hangs.
+// Reads that wait for contents succeed even if the worker that requested the contents is killed while the remote is
+// slow, down or hangs.
 func TestReadersOfASlowRemoteUnderKills(t *testing.T) {
 	w := newWorld(t)
 	files := sample("slow remote under kills")
@@ -170,7 +174,8 @@ func readChild(path string) error {
 	return err
 }
 
-// childOutput returns the output of a child process. The child is killed after some time, because it may hang in a mount.
+// childOutput returns the output of a child process. The child is killed after some time, because it may hang in a
+// mount.
 func childOutput(what, arg string) ([]byte, error) {
 	cmd := child(what, arg)
 	var out, errs bytes.Buffer
@@ -220,7 +225,8 @@ func TestTakeoverOfAllKinds(t *testing.T) {
 	}
 }
 
-// The load of TestTakeover, run without a takeover, leaves the same tree after an unmount: so the load itself causes no difference.
+// The load of TestTakeover, run without a takeover, leaves the same tree after an unmount: so the load itself causes no
+// difference.
 func TestTortureStays(t *testing.T) {
 	w := newWorld(t)
 	x := w.torture([]string{"names", "signals", "blocks"})

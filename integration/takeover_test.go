@@ -22,7 +22,8 @@ import (
 
 func init() { torture.Main() }
 
-// takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more often.
+// takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more
+// often.
 var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 12)
 
 // victim returns the world's daemon as the target of signals.
@@ -78,7 +79,8 @@ func (w *world) torture(jobs []string, flags ...string) *tortured {
 	r := w.repo("torture.git", object.SHA1)
 	tortureFiles(w, r)
 	s := w.serve(gittest.ServerOptions{RTT: 2 * time.Millisecond})
-	x := &tortured{world: w, m: w.mount(s.URL("torture.git"), flags...), plain: w.clone("file://" + r.Path), rnd: rand.New(rand.NewPCG(uint64(modelSeed), 3))}
+	x := &tortured{world: w, m: w.mount(s.URL("torture.git"), flags...), plain: w.clone("file://" + r.Path),
+		rnd: rand.New(rand.NewPCG(uint64(modelSeed), 3))}
 	x.since = time.Now()
 	x.begin(jobs)
 	x.Logf("the load has begun after %v", time.Since(x.since).Round(time.Second))
@@ -93,7 +95,8 @@ func (x *tortured) begin(jobs []string) {
 	x.Helper()
 	scratch := x.place("scratch")
 	check2(x, os.Mkdir(scratch, 0o755))
-	x.load = must[*torture.Load](x)(torture.Start(torture.Options{Mount: x.m.Dir, Plain: x.plain, Scratch: scratch, Jobs: jobs, Seed: uint64(modelSeed)}))
+	x.load = must[*torture.Load](x)(torture.Start(torture.Options{Mount: x.m.Dir, Plain: x.plain, Scratch: scratch,
+		Jobs: jobs, Seed: uint64(modelSeed)}))
 	x.Cleanup(x.load.Kill)
 	check2(x, x.load.Ready(patience))
 }
@@ -175,7 +178,8 @@ func (x *tortured) end() torture.Report {
 	x.Logf("%d blows, %v", len(x.blows), report.Done)
 	if stalls := torture.Stalls(report.Gaps, torture.Moments(x.blows)); len(stalls) > 0 && report.Done["meter"] > 0 {
 		slices.Sort(stalls)
-		x.Logf("stalls: median %v, longest %v", stalls[len(stalls)/2].Round(time.Millisecond), stalls[len(stalls)-1].Round(time.Millisecond))
+		x.Logf("stalls: median %v, longest %v", stalls[len(stalls)/2].Round(time.Millisecond),
+			stalls[len(stalls)-1].Round(time.Millisecond))
 	}
 	return report
 }
@@ -185,12 +189,14 @@ func TestTakeover(t *testing.T) {
 	w := newWorld(t)
 	version := filepath.Join(w.root, "next", "artifactfs")
 	check(t, os.Mkdir(filepath.Dir(version), 0o755))
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=next", "-o", version, "../cmd/artifactfs").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=next", "-o", version,
+		"../cmd/artifactfs").CombinedOutput(); err != nil {
 		t.Fatalf("go build failed: %v\n%s", err, out)
 	}
 	x := w.torture(allJobs(8))
 	x.strike(takeoverKills, syscall.SIGKILL, 400*time.Millisecond)
-	for _, sig := range []syscall.Signal{syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGQUIT, syscall.SIGBUS, syscall.SIGSTOP} {
+	for _, sig := range []syscall.Signal{syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGQUIT, syscall.SIGBUS,
+		syscall.SIGSTOP} {
 		x.strike(1, sig, 200*time.Millisecond)
 	}
 	st := w.daemonStatus()
@@ -251,7 +257,8 @@ func (x *tortured) failedUpgrade() {
 		client := must[*control.Client](x)(control.Dial(x.Context(), control.DaemonSocket(x.state)))
 		err := client.Upgrade(x.Context(), control.UpgradeRequest{Executable: executable})
 		x.Logf("upgrade to what %s: %v", what, err)
-		x.until("status reports the failed upgrade", func() bool { return strings.Contains(x.daemonStatus().UpgradeFailed, executable) })
+		x.until("status reports the failed upgrade",
+			func() bool { return strings.Contains(x.daemonStatus().UpgradeFailed, executable) })
 		if st := x.daemonStatus(); st.Version != was.Version {
 			x.Errorf("status after an upgrade to an executable that %s: %+v", what, st)
 		}
@@ -259,7 +266,8 @@ func (x *tortured) failedUpgrade() {
 	}
 }
 
-// crasherSource is the source of a program that starts like a worker, and exits as soon as the supervisor orders it to serve.
+// crasherSource is the source of a program that starts like a worker, and exits as soon as the supervisor orders it to
+// serve.
 const crasherSource = `package main
 
 import (
@@ -326,8 +334,8 @@ func TestEverythingKilled(t *testing.T) {
 	}
 }
 
-// The model test runs while the worker is killed repeatedly. It checks the operations that the programs of TestTakeover do not use.
-// Each operation that a killed worker had begun must be done exactly once.
+// The model test runs while the worker is killed repeatedly. It checks the operations that the programs of TestTakeover
+// do not use. Each operation that a killed worker had begun must be done exactly once.
 func TestModelUnderKills(t *testing.T) {
 	w := newWorld(t)
 	mm := newModelMount(w, modelSeed)
@@ -338,14 +346,15 @@ func TestModelUnderKills(t *testing.T) {
 	}
 	over := make(chan outcome)
 	go func() {
-		blows, err := w.victim().Strike(1<<30, syscall.SIGKILL, 60*time.Millisecond, rand.New(rand.NewPCG(uint64(modelSeed), 4)), func() bool {
-			select {
-			case <-stop:
-				return true
-			default:
-				return false
-			}
-		})
+		blows, err := w.victim().Strike(1<<30, syscall.SIGKILL, 60*time.Millisecond,
+			rand.New(rand.NewPCG(uint64(modelSeed), 4)), func() bool {
+				select {
+				case <-stop:
+					return true
+				default:
+					return false
+				}
+			})
 		over <- outcome{blows, err}
 	}()
 	err := mm.run(modelSteps/3, 300)
@@ -377,8 +386,8 @@ func TestGivesUpCleanly(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
-	// No worker becomes ready, because the test gets the lock that a worker needs as soon as the first worker is dead. A worker that
-	// became ready would reset the supervisor's count of failures.
+	// No worker becomes ready, because the test gets the lock that a worker needs as soon as the first worker is dead. A
+	// worker that became ready would reset the supervisor's count of failures.
 	table := must[*os.File](t)(os.OpenFile(filepath.Join(w.state, "mounts", m.ID, "inodes"), os.O_RDWR, 0))
 	defer table.Close()
 	go func() {
@@ -399,7 +408,8 @@ func TestGivesUpCleanly(t *testing.T) {
 	w.until("nothing is mounted", func() bool { return len(mountsBelow(w.root)) == 0 })
 	check(t, syscall.Flock(int(table.Fd()), syscall.LOCK_UN))
 	r := w.afs("mount", m.Remote, m.Dir)
-	if r.code != 0 || !strings.Contains(r.stderr, "the previous mount at this directory failed") || !strings.Contains(r.stderr, "workers failed one after the other") {
+	if r.code != 0 || !strings.Contains(r.stderr, "the previous mount at this directory failed") ||
+		!strings.Contains(r.stderr, "workers failed one after the other") {
 		t.Errorf("the next mount does not print what happened: %s", r)
 	}
 	if n := readAll(t, m.Dir, sample("gives up")); n > 0 {

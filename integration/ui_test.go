@@ -71,7 +71,8 @@ func forest() map[string]gittest.File {
 	return files
 }
 
-// The live page of a mount shows reads through the mount as they happen: the treemap changes in place, and the table has its figures.
+// The live page of a mount shows reads through the mount as they happen: the treemap changes in place, and the table
+// has its figures.
 func TestLivePageFollowsMount(t *testing.T) {
 	t.Parallel()
 	tab := chrome.Start(t).Tab(t)
@@ -125,7 +126,8 @@ func TestLivePageFollowsMount(t *testing.T) {
 	p.end(os.Interrupt)
 }
 
-// wantSignIn removes the answer that asks for the token from the console of a tab, and fails if anything else was there.
+// wantSignIn removes the answer that asks for the token from the console of a tab, and fails if anything else was
+// there.
 func wantSignIn(t *testing.T, tab *chrome.Tab) {
 	t.Helper()
 	for _, line := range tab.Console() {
@@ -162,10 +164,12 @@ func TestPageOfHostNeedsItsToken(t *testing.T) {
 	}
 	cookie := "artifactfs-ui-" + p.url.Port()
 	live := "/ui/live?mount=" + url.QueryEscape(m.Dir)
-	for _, path := range []string{"/", "/ui/sessions/work/s/work", "/ui/session-remotes/" + filepath.Base(strings.TrimSuffix(shared, ".git")), live,
+	for _, path := range []string{"/", "/ui/sessions/work/s/work",
+		"/ui/session-remotes/" + filepath.Base(strings.TrimSuffix(shared, ".git")), live,
 		strings.Replace(live, "live?", "live/events?", 1)} {
 		for _, c := range [][2]string{{cookie, ""}, {cookie, token[:39] + "x"}, {"artifactfs", token}} {
-			if status, body := get(path, c[0], c[1]); strings.Contains(body, "new file") || strings.Contains(body, m.Dir) || path != "/" && status == 200 {
+			if status, body := get(path, c[0], c[1]); strings.Contains(body, "new file") || strings.Contains(body, m.Dir) ||
+				path != "/" && status == 200 {
 				t.Errorf("GET %s with the cookie %s=%s: got %d, %.300s", path, c[0], c[1], status, body)
 			}
 		}
@@ -178,7 +182,8 @@ func TestPageOfHostNeedsItsToken(t *testing.T) {
 			t.Errorf("GET %s: got %d, %.2000s", path, status, body)
 		}
 	}
-	if _, body := get("/", cookie, token); !strings.Contains(body, "No daemon is running") || !strings.Contains(body, "artifactfs mount URL DIR") {
+	if _, body := get("/", cookie, token); !strings.Contains(body, "No daemon is running") ||
+		!strings.Contains(body, "artifactfs mount URL DIR") {
 		t.Errorf("first page without a daemon: %.3000s", body)
 	}
 	p.end(syscall.SIGTERM)
@@ -187,8 +192,8 @@ func TestPageOfHostNeedsItsToken(t *testing.T) {
 	}
 }
 
-// UI_PICTURES=DIR UI_REPOSITORY=GITDIR writes pictures of the live page while grep reads the repository, which is mounted at UI_MOUNT if that
-// is set.
+// UI_PICTURES=DIR UI_REPOSITORY=GITDIR writes pictures of the live page while grep reads the repository, which is
+// mounted at UI_MOUNT if that is set.
 func TestPicturesOfLivePage(t *testing.T) {
 	dir, repo := os.Getenv("UI_PICTURES"), os.Getenv("UI_REPOSITORY")
 	if dir == "" || repo == "" {
@@ -201,7 +206,8 @@ func TestPicturesOfLivePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := cmp.Or(os.Getenv("UI_MOUNT"), w.place("m"))
-	w.ok("mount", w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 220 << 10, Cheap: true}).URL(name), at, "--prefetch", "none",
+	w.ok("mount", w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 220 << 10, Cheap: true}).URL(name),
+		at, "--prefetch", "none",
 		"--history", "none")
 	p := w.ui(at)
 	tab.Resize(1280, 900)

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// TestNoGitWithoutIndex resumes a session whose index is lost and cannot be written. With an empty index, a commit of one file would
-// remove all others, so git finds no repository, and the status names the cause, until the index exists.
+// TestNoGitWithoutIndex resumes a session whose index is lost and cannot be written. With an empty index, a commit of
+// one file would remove all others, so git finds no repository, and the status names the cause, until the index exists.
 func TestNoGitWithoutIndex(t *testing.T) {
 	for name, args := range map[string][]string{"outside": nil, "inside": {"--git-dir", "inside"}} {
 		t.Run(name, func(t *testing.T) {

@@ -67,16 +67,20 @@ func TestInstall(t *testing.T) {
 	install("install")
 	got := list(root)
 	for _, want := range []string{
-		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "usr/bin/artifactfs-csi \n", "sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
-		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/system/artifactfs-server.service \n", "usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
-		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n", "usr/share/man/man1/artifactfs.1 \n", "usr/share/man/man1/artifactfs-session-log.1 \n",
+		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "usr/bin/artifactfs-csi \n",
+		"sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
+		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/system/artifactfs-server.service \n",
+		"usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
+		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n",
+		"usr/share/man/man1/artifactfs.1 \n", "usr/share/man/man1/artifactfs-session-log.1 \n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("make install did not install %q:\n%s", want, got)
 		}
 	}
 	unit := must[[]byte](w)(os.ReadFile(filepath.Join(root, "usr/lib/systemd/system/artifactfs.service")))
-	if !strings.Contains(string(unit), "\nExecStart=/usr/bin/artifactfs daemon --restore\n") || strings.Contains(string(unit), "@BINDIR@") {
+	if !strings.Contains(string(unit), "\nExecStart=/usr/bin/artifactfs daemon --restore\n") ||
+		strings.Contains(string(unit), "@BINDIR@") {
 		t.Errorf("the installed unit is wrong:\n%s", unit)
 	}
 	install("uninstall")

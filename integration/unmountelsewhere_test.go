@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// A mount that was unmounted with umount(8), and that another mount namespace or an open file still holds, can be unmounted without
-// a long wait, and its session can be mounted again at the same directory.
+// A mount that was unmounted with umount(8), and that another mount namespace or an open file still holds, can be
+// unmounted without a long wait, and its session can be mounted again at the same directory.
 func TestUnmountOfAMountThatIsHeldElsewhere(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("held.git", object.SHA1)

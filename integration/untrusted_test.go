@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// Programs in a container can change .git, but the daemon, which is outside of the container, runs no program that .git names, and
-// follows no links there.
+// Programs in a container can change .git, but the daemon, which is outside of the container, runs no program that .git
+// names, and follows no links there.
 func TestDaemonIsSafeFromAContainer(t *testing.T) {
 	w := newWorld(t)
 	w.history("app.git")
@@ -55,7 +55,8 @@ ln -s `+victim+` .git/FETCH_HEAD; ln -s `+victim+` .git/artifactfs-x`)
 	before := m.checkpoint()
 	unharmed("checkpoint")
 	for _, args := range [][]string{
-		{"switch", "-C", m.Dir, "missing"}, {"switch", "-C", m.Dir, "--create", "made"}, {"switch", "-C", m.Dir, "--detach", "HEAD"}, {"refresh", m.Dir},
+		{"switch", "-C", m.Dir, "missing"}, {"switch", "-C", m.Dir, "--create", "made"},
+		{"switch", "-C", m.Dir, "--detach", "HEAD"}, {"refresh", m.Dir},
 		{"session", "note", "-C", m.Dir, `{"a":1}`}, {"session", "restore", "-C", m.Dir, before.ID},
 		{"session", "annotate", "-C", m.Dir, "HEAD", "--message", "x"}, {"checkpoint", m.Dir},
 	} {
@@ -91,7 +92,8 @@ ln -s `+victim+` .git/FETCH_HEAD; ln -s `+victim+` .git/artifactfs-x`)
 	}
 }
 
-// What a container puts into .git neither ends the daemon nor makes requests of other mounts wait, and its own mount can be unmounted.
+// What a container puts into .git neither ends the daemon nor makes requests of other mounts wait, and its own mount
+// can be unmounted.
 func TestContainerDoesNotHarmOtherMounts(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("app.git", object.SHA1)
@@ -108,9 +110,11 @@ func TestContainerDoesNotHarmOtherMounts(t *testing.T) {
 			t.Errorf("%s in the other mount: got %q", name, out)
 		}
 	}
-	for _, name := range []string{"refs/heads/x", "packed-refs", "index", "logs/refs/stash", "info/attributes", "config", "HEAD"} {
+	for _, name := range []string{"refs/heads/x", "packed-refs", "index", "logs/refs/stash", "info/attributes",
+		"config", "HEAD"} {
 		for _, make := range []string{"truncate -s 15T ", "mkfifo "} {
-			w.sh(bad.Dir, `mkdir -p $(dirname .git/`+name+`); mv .git/`+name+` .git/saved || true; `+make+`.git/`+name+`; echo >>changed`)
+			w.sh(bad.Dir, `mkdir -p $(dirname .git/`+name+`); mv .git/`+name+` .git/saved || true; `+make+`.git/`+name+
+				`; echo >>changed`)
 			t.Logf("%s%s: %s", make, name, w.afs("checkpoint", bad.Dir))
 			w.sh(bad.Dir, `rm .git/`+name+`; mv .git/saved .git/`+name+` || true`)
 			good.checkpoint()

@@ -107,8 +107,11 @@ func TestWorkStays(t *testing.T) {
 	look := func(how string) {
 		t.Helper()
 		for name, want := range map[string][]byte{
-			"known/a": []byte("changed\n"), "moved/sub/f3": files["d1/sub/f3"].Data, "new/deep/file": bytes.Repeat([]byte("new"), 50_000),
-			"new/link": bytes.Repeat([]byte("new"), 50_000), "new/hard": files["known/b"].Data, "big/0": files["big/0"].Data, "d3/sub/f1": files["d3/sub/f1"].Data,
+			"known/a": []byte("changed\n"), "moved/sub/f3": files["d1/sub/f3"].Data,
+			"new/deep/file": bytes.Repeat([]byte("new"), 50_000),
+			"new/link":      bytes.Repeat([]byte("new"), 50_000), "new/hard": files["known/b"].Data,
+			"big/0":     files["big/0"].Data,
+			"d3/sub/f1": files["d3/sub/f1"].Data,
 		} {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: read %s: %v%s", how, name, err, where(got, want))
@@ -197,7 +200,8 @@ func TestWritesAreLazy(t *testing.T) {
 	_ = must[int](t)(f.WriteString("more\n"))
 	check(t, f.Close())
 	m.expect("append", m.step(), 1, 33)
-	if got, want := string(must[[]byte](t)(os.ReadFile(mount.path("d0008/f0004.txt")))), w.git(m.repo.Path, "cat-file", "blob", "main:d0008/f0004.txt")+"\nmore\n"; got != want {
+	if got, want := string(must[[]byte](t)(os.ReadFile(mount.path("d0008/f0004.txt")))),
+		w.git(m.repo.Path, "cat-file", "blob", "main:d0008/f0004.txt")+"\nmore\n"; got != want {
 		t.Errorf("contents after the append: got %q\nwant %q", got, want)
 	}
 }
@@ -214,14 +218,20 @@ var builds = []struct {
 	{"make", map[string]string{
 		"Makefile":  "all: out/a out/b\nout/%: src/%.txt src/common.txt\n\tmkdir -p out && cat $^ >$@\nsrc/%.txt: ;\n",
 		"src/a.txt": "a\n", "src/b.txt": "b\n", "src/common.txt": "common\n",
-	}, []string{"make"}, func(out string) bool { return strings.Contains(out, "Nothing to be done") }, []string{"out/a", "out/b"}, false},
+	}, []string{"make"}, func(out string) bool { return strings.Contains(out, "Nothing to be done") },
+		[]string{"out/a", "out/b"}, false},
 	{"go build", map[string]string{
-		"go.mod": "module example.test/m\n\ngo 1.21\n", "main.go": "package main\n\nimport \"example.test/m/p\"\n\nfunc main() { println(p.P) }\n", "p/p.go": "package p\n\nconst P = 1\n",
-	}, []string{"go", "build", "-x", "-o", "program", "."}, func(out string) bool { return !strings.Contains(out, "/compile") && !strings.Contains(out, "/link") }, []string{"program"}, true},
+		"go.mod":  "module example.test/m\n\ngo 1.21\n",
+		"main.go": "package main\n\nimport \"example.test/m/p\"\n\nfunc main() { println(p.P) }\n",
+		"p/p.go":  "package p\n\nconst P = 1\n",
+	}, []string{"go", "build", "-x", "-o", "program", "."},
+		func(out string) bool { return !strings.Contains(out, "/compile") && !strings.Contains(out, "/link") },
+		[]string{"program"}, true},
 	{"an incremental compiler", map[string]string{ // like tsc: a file stores the attributes of the inputs
 		"build.sh": "#!/bin/sh\nnow=$(stat -c '%n %i %s %Y.%y' src/*)\n[ \"$now\" = \"$(cat state 2>/dev/null)\" ] && echo nothing && exit\ncat src/* >bundle && echo \"$now\" >state && echo built\n",
 		"src/x.ts": "x\n", "src/y.ts": "y\n",
-	}, []string{"sh", "build.sh"}, func(out string) bool { return out == "nothing\n" }, []string{"bundle", "state"}, false},
+	}, []string{"sh", "build.sh"}, func(out string) bool { return out == "nothing\n" },
+		[]string{"bundle", "state"}, false},
 }
 
 // A second build finds nothing to do, also after an unmount and after a kill.

@@ -20,42 +20,59 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestClassify(t *testing.T) {
 	for want, paths := range map[Class][]string{
 		Manifest: {
-			"go.mod", "GO.MOD", "a/b/c/package.json", "yarn.lock", "Makefile", "src/makefile.win", "kernel/sched/Kconfig", "BUILD.bazel", "pkg/api/BUILD",
-			"Dockerfile", "deploy/Dockerfile.arm64", "app.dockerfile", "tsconfig.json", "tsconfig.build.json", "requirements.txt", "requirements-dev.txt",
-			"CLAUDE.md", "AGENTS.md", "pkg/AGENTS.md", ".cursorrules", ".github/workflows/ci.yml", ".github/copilot-instructions.md", ".circleci/config.yml",
-			".claude/commands/review.md", ".vscode/settings.json", ".gitignore", "deep/down/.gitignore", ".gitattributes", "vite.config.ts", "x/jest.config.cjs",
-			"src/App/App.csproj", "App.sln", "my.gemspec", "gradle/libs.versions.toml", "gradle/wrapper/gradle-wrapper.properties", "gradlew", "Gemfile.lock",
-			"tests/package.json", "docs/package.json", "examples/x/go.mod", "vendor/modules.txt", "bun.lockb", ".pre-commit-config.yaml", "CMakeLists.txt",
+			"go.mod", "GO.MOD", "a/b/c/package.json", "yarn.lock", "Makefile", "src/makefile.win", "kernel/sched/Kconfig",
+			"BUILD.bazel", "pkg/api/BUILD",
+			"Dockerfile", "deploy/Dockerfile.arm64", "app.dockerfile", "tsconfig.json", "tsconfig.build.json",
+			"requirements.txt", "requirements-dev.txt",
+			"CLAUDE.md", "AGENTS.md", "pkg/AGENTS.md", ".cursorrules", ".github/workflows/ci.yml",
+			".github/copilot-instructions.md", ".circleci/config.yml",
+			".claude/commands/review.md", ".vscode/settings.json", ".gitignore", "deep/down/.gitignore", ".gitattributes",
+			"vite.config.ts", "x/jest.config.cjs",
+			"src/App/App.csproj", "App.sln", "my.gemspec", "gradle/libs.versions.toml",
+			"gradle/wrapper/gradle-wrapper.properties", "gradlew", "Gemfile.lock",
+			"tests/package.json", "docs/package.json", "examples/x/go.mod", "vendor/modules.txt", "bun.lockb",
+			".pre-commit-config.yaml", "CMakeLists.txt",
 			".husky/pre-commit", "lib/dune", "flake.nix", "build.rs",
 		},
-		Readme: {"README", "README.md", "readme.txt", "ReadMe.rst", "pkg/x/README.md", "README.zh-CN.md", "docs/README.md", ".github/README.md"},
+		Readme: {"README", "README.md", "readme.txt", "ReadMe.rst", "pkg/x/README.md", "README.zh-CN.md", "docs/README.md",
+			".github/README.md"},
 		Root: {
 			"main.go", "LICENSE", "CHANGELOG.md", "index.html", "noextension", "data.json", "CODEOWNERS", ".hidden",
 			"\xff\xfe.c", "with space.py",
 		},
 		Source: {
-			"src/main.rs", "pkg/a/b.go", "a/b.TS", "lib/x.proto", "web/style.css", "db/schema.sql", "deploy/app.yaml", "scripts/build", "bin/run",
-			"src/history.js", "src/todo.ts", "app/contest.py", "lib/latest.go", "include/linux/list.h", "arch/x86/entry.S", "src/testing.go",
+			"src/main.rs", "pkg/a/b.go", "a/b.TS", "lib/x.proto", "web/style.css", "db/schema.sql", "deploy/app.yaml",
+			"scripts/build", "bin/run",
+			"src/history.js", "src/todo.ts", "app/contest.py", "lib/latest.go", "include/linux/list.h", "arch/x86/entry.S",
+			"src/testing.go",
 			"lib/\xe9t\xe9.c", "src/main/java/A.java", "readme/parse.go", "src/readme.go", "x/License.java",
 		},
 		Test: {
-			"a_test.go", "pkg/a_test.go", "src/a.test.ts", "src/a.spec.js", "tests/x.rs", "test/unit/a.py", "a/test_x.py", "src/test/java/A.java",
-			"x/ATest.java", "spec/models/user_spec.rb", "__tests__/a.js", "pkg/testdata/go.mod", "fixtures/package.json", "fixtures/Makefile",
-			"t/t0001-init.sh", "conftest.py", "e2e/login.ts", "x/__snapshots__/a.snap", "tools/testing/selftests/x.c", "x/a.snap", "testdata/README.md",
+			"a_test.go", "pkg/a_test.go", "src/a.test.ts", "src/a.spec.js", "tests/x.rs", "test/unit/a.py", "a/test_x.py",
+			"src/test/java/A.java",
+			"x/ATest.java", "spec/models/user_spec.rb", "__tests__/a.js", "pkg/testdata/go.mod", "fixtures/package.json",
+			"fixtures/Makefile",
+			"t/t0001-init.sh", "conftest.py", "e2e/login.ts", "x/__snapshots__/a.snap", "tools/testing/selftests/x.c",
+			"x/a.snap", "testdata/README.md",
 			"src/button.stories.tsx",
 		},
 		Doc: {
-			"docs/guide.md", "doc/api.txt", "a/b/notes.md", "man/git.1", "src/git.1", "examples/hello/main.go", "docs/conf.py", "pkg/LICENSE",
+			"docs/guide.md", "doc/api.txt", "a/b/notes.md", "man/git.1", "src/git.1", "examples/hello/main.go", "docs/conf.py",
+			"pkg/LICENSE",
 			"a/CHANGELOG.md", ".github/ISSUE_TEMPLATE/bug.md", "Documentation/process/howto.rst", "a/LICENSE.APACHE",
 		},
 		Other: {
-			"node_modules/x/package.json", "node_modules/x/README.md", "vendor/a/b.go", "third_party/zlib/inflate.c", "data/table.csv", "a/b/unknown",
-			"a/x.weird", "web/app.min.js", "web/app.js.map", "dist/index.js", ".yarn/releases/yarn.cjs", "src/api.generated.ts", "logs/a.log",
+			"node_modules/x/package.json", "node_modules/x/README.md", "vendor/a/b.go", "third_party/zlib/inflate.c",
+			"data/table.csv", "a/b/unknown",
+			"a/x.weird", "web/app.min.js", "web/app.js.map", "dist/index.js", ".yarn/releases/yarn.cjs",
+			"src/api.generated.ts", "logs/a.log",
 			"src/bin.d/thing", "table.csv", "a/vendor/x/README",
 		},
 		Media: {
-			"logo.png", "a/b/photo.JPG", "fonts/x.woff2", "x.tar.gz", "lib/native.so", "docs/img/a.svg", "testdata/x.zip", "model.onnx", "a/b.pdf",
-			"vendor/x/logo.gif", "node_modules/x/y.wasm", "gradle/wrapper/gradle-wrapper.jar", ".github/logo.png", "sound.mp3", "a.class",
+			"logo.png", "a/b/photo.JPG", "fonts/x.woff2", "x.tar.gz", "lib/native.so", "docs/img/a.svg", "testdata/x.zip",
+			"model.onnx", "a/b.pdf",
+			"vendor/x/logo.gif", "node_modules/x/y.wasm", "gradle/wrapper/gradle-wrapper.jar", ".github/logo.png",
+			"sound.mp3", "a.class",
 		},
 	} {
 		for _, p := range paths {
@@ -79,7 +96,8 @@ func TestClassNames(t *testing.T) {
 
 // FuzzClassify: all paths have a class, always the same, and never one that is reserved for the actions of users.
 func FuzzClassify(f *testing.F) {
-	for _, p := range []string{"", "/", "a/", "//x", "a.b.c", ".", "..", "\xff/\xfe.go", "go.mod/go.mod", strings.Repeat("d/", 300) + "x.c", "İ/İ.GO"} {
+	for _, p := range []string{"", "/", "a/", "//x", "a.b.c", ".", "..", "\xff/\xfe.go", "go.mod/go.mod",
+		strings.Repeat("d/", 300) + "x.c", "İ/İ.GO"} {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -140,7 +158,8 @@ func TestMonorepoOrder(t *testing.T) {
 }
 
 func BenchmarkClassify(b *testing.B) {
-	paths := []string{"src/kernel/sched/core.c", "packages/ui/src/components/button.test.tsx", "go.mod", "docs/img/overview.svg", "a/b/c/d/unknown"}
+	paths := []string{"src/kernel/sched/core.c", "packages/ui/src/components/button.test.tsx", "go.mod",
+		"docs/img/overview.svg", "a/b/c/d/unknown"}
 	for i := 0; b.Loop(); i++ {
 		p := paths[i%len(paths)]
 		Classify(p, strings.Count(p, "/"))

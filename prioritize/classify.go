@@ -10,9 +10,10 @@ func Classify(path string, depth int) Class {
 	return c
 }
 
-// rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root have lower
-// ranks. At equal distance from the root, files with the trait called later have higher ranks. For classes more urgent than
-// Manifest the rank does not depend on the path; all wants of these classes have rank 0, so they keep the order in which they were queued.
+// rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root
+// have lower ranks. At equal distance from the root, files with the trait called later have higher ranks. For classes
+// more urgent than Manifest the rank does not depend on the path; all wants of these classes have rank 0, so they keep
+// the order in which they were queued.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
@@ -25,15 +26,15 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
-// classify returns the class that Classify returns, and also the traits of the file name, on which the rank depends. If several
-// cases apply, the first case determines the result.
+// classify returns the class that Classify returns, and also the traits of the file name, on which the rank depends. If
+// several cases apply, the first case determines the result.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
-	// The traits of directories take precedence over the traits of the file name: a Go file in a vendored directory is less
-	// likely to be read than a Go file of the project itself.
+	// The traits of directories take precedence over the traits of the file name: a Go file in a vendored directory is
+	// less likely to be read than a Go file of the project itself.
 	place := placeTraits(strings.ToLower(dir))
 	is := exactNames[name]
 	name = strings.ToLower(name)
@@ -88,8 +89,9 @@ func placeTraits(dir string) traits {
 	return t
 }
 
-// nameTraits returns the traits of a file name, which must be in lower case. If the whole name has traits, they are returned;
-// otherwise the traits of its beginning or end; and otherwise those of the extension and of the part before the extension.
+// nameTraits returns the traits of a file name, which must be in lower case. If the whole name has traits, they are
+// returned; otherwise the traits of its beginning or end; and otherwise those of the extension and of the part before
+// the extension.
 func nameTraits(name string) traits {
 	if t, ok := fileNames[name]; ok {
 		return t

@@ -19,8 +19,8 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words returns a table of names with their traits. Each key of the map in the parameter of is a set of traits; its value lists
-// the names that have these traits, separated by white space.
+// words returns a table of names with their traits. Each key of the map in the parameter of is a set of traits; its
+// value lists the names that have these traits, separated by white space.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {
@@ -72,17 +72,23 @@ var fileNames = words(map[traits]string{
 // determines the traits.
 var (
 	fileStarts = []affix{
-		{"tsconfig.", manifest}, {"tsconfig-", manifest}, {"requirements", manifest}, {"dockerfile.", manifest}, {"docker-compose", manifest},
-		{"makefile.", manifest}, {"kconfig.", manifest}, {".eslintrc.", manifest}, {".prettierrc.", manifest}, {".stylelintrc.", manifest},
-		{".babelrc.", manifest}, {"gulpfile.", manifest}, {"gruntfile.", manifest}, {"karma.conf.", manifest}, {"babel.config.", manifest},
+		{"tsconfig.", manifest}, {"tsconfig-", manifest}, {"requirements", manifest}, {"dockerfile.", manifest},
+		{"docker-compose", manifest},
+		{"makefile.", manifest}, {"kconfig.", manifest}, {".eslintrc.", manifest}, {".prettierrc.", manifest},
+		{".stylelintrc.", manifest},
+		{".babelrc.", manifest}, {"gulpfile.", manifest}, {"gruntfile.", manifest}, {"karma.conf.", manifest},
+		{"babel.config.", manifest},
 		{"test_", test},
 	}
 	fileEnds = []affix{
-		{".gemspec", manifest}, {".csproj", manifest}, {".fsproj", manifest}, {".vbproj", manifest}, {".vcxproj", manifest}, {".sln", manifest},
+		{".gemspec", manifest}, {".csproj", manifest}, {".fsproj", manifest}, {".vbproj", manifest}, {".vcxproj", manifest},
+		{".sln", manifest},
 		{".cabal", manifest}, {".opam", manifest}, {".dockerfile", manifest}, {".pbxproj", manifest}, {".nimble", manifest},
-		{".config.js", manifest}, {".config.ts", manifest}, {".config.mjs", manifest}, {".config.cjs", manifest}, {".config.mts", manifest},
+		{".config.js", manifest}, {".config.ts", manifest}, {".config.mjs", manifest}, {".config.cjs", manifest},
+		{".config.mts", manifest},
 		{".min.js", vendored}, {".min.css", vendored}, {".map", vendored},
-		{"_test.go", test}, {"_test.py", test}, {"_test.dart", test}, {"_test.exs", test}, {"_test.cc", test}, {"_test.cpp", test},
+		{"_test.go", test}, {"_test.py", test}, {"_test.dart", test}, {"_test.exs", test}, {"_test.cc", test},
+		{"_test.cpp", test},
 		{"_test.rb", test}, {"_spec.rb", test}, {"_test.ts", test}, {"_test.rs", test}, {"test.java", test},
 		{"tests.java", test}, {"test.kt", test},
 		{"tests.cs", test}, {"test.php", test}, {"_unittest.cc", test}, {".snap", fixture}, {".golden", fixture},

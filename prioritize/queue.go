@@ -24,8 +24,8 @@ type Queue struct {
 	pushes uint64              // number of calls of Push so far
 }
 
-// slot holds one want. The index of the slot does not change while the want is queued, so the fields byID and heap of the Queue
-// can refer to the slot by its index.
+// slot holds one want. The index of the slot does not change while the want is queued, so the fields byID and heap of
+// the Queue can refer to the slot by its index.
 type slot struct {
 	want   Want
 	rank   uint8
@@ -36,8 +36,8 @@ type slot struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{byID: map[object.ID]int32{}} }
 
-// Push queues w. If a want with the same id is already queued, Push keeps only the want with the more urgent class, or the queued
-// want if the classes are equal.
+// Push queues w. If a want with the same id is already queued, Push keeps only the want with the more urgent class, or
+// the queued want if the classes are equal.
 func (q *Queue) Push(w Want) {
 	w.Class = min(w.Class, Last)
 	if i, ok := q.byID[w.ID]; ok {
@@ -61,7 +61,8 @@ func (q *Queue) Push(w Want) {
 	q.up(len(q.heap) - 1)
 }
 
-// Raise changes the class of the queued want with this id to c if c is more urgent. It reports whether the id is queued.
+// Raise changes the class of the queued want with this id to c if c is more urgent. It reports whether the id is
+// queued.
 func (q *Queue) Raise(id object.ID, c Class) bool {
 	i, ok := q.byID[id]
 	if !ok {
@@ -91,8 +92,8 @@ func (q *Queue) Best() (Class, bool) {
 	return q.slots[q.heap[0]].want.Class, true
 }
 
-// Take removes up to n wants from the queue and returns them, the most urgent want first. It takes no want whose class is less
-// urgent than the class worst.
+// Take removes up to n wants from the queue and returns them, the most urgent want first. It takes no want whose class
+// is less urgent than the class worst.
 func (q *Queue) Take(worst Class, n int) []Want {
 	var taken []Want
 	for len(taken) < n && len(q.heap) > 0 {

@@ -57,14 +57,16 @@ func (n *naive) take(worst Class, count int) []Want {
 
 // TestQueueAgainstNaive does random operations on the queue and on a sorted list.
 func TestQueueAgainstNaive(t *testing.T) {
-	paths := []string{"", "a", "go.mod", "go.sum", "a/b.c", "a/b/c.go", "a/b/c.css", "x/y/z/w.py", "docs/a.md", "l.png", "d/e/f/g/h/i.png"}
+	paths := []string{"", "a", "go.mod", "go.sum", "a/b.c", "a/b/c.go", "a/b/c.css", "x/y/z/w.py", "docs/a.md", "l.png",
+		"d/e/f/g/h/i.png"}
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		q, model := NewQueue(), &naive{}
 		ids := 1 + rng.Uint64N(200)
 		anyClass := func() Class { return Class(rng.IntN(classes + 1)) } // one too many
 		for step := range 1500 {
-			w := Want{ID: numberedID(rng.Uint64N(ids)), Class: anyClass(), Path: paths[rng.IntN(len(paths))], Seq: rng.Uint64N(20)}
+			w := Want{ID: numberedID(rng.Uint64N(ids)), Class: anyClass(), Path: paths[rng.IntN(len(paths))],
+				Seq: rng.Uint64N(20)}
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch rng.IntN(8) {
 			case 0:
@@ -149,7 +151,8 @@ func BenchmarkQueue(b *testing.B) {
 	wants := make([]Want, count)
 	rng := rand.New(rand.NewPCG(9, 9))
 	for n := range wants {
-		wants[n] = Want{ID: numberedID(rng.Uint64()), Class: Manifest + Class(rng.IntN(classes-int(Manifest))), Path: "packages/api/src/server.ts", Seq: uint64(n)}
+		wants[n] = Want{ID: numberedID(rng.Uint64()), Class: Manifest + Class(rng.IntN(classes-int(Manifest))),
+			Path: "packages/api/src/server.ts", Seq: uint64(n)}
 	}
 	for b.Loop() {
 		before := heapInUse()

@@ -36,7 +36,8 @@ func (w *world) open(relay string) *transport.Remote {
 	return r
 }
 
-// read does what a mount does: capabilities, refs, the commit with its trees, sizes and contents. It returns the length of the contents.
+// read does what a mount does: capabilities, refs, the commit with its trees, sizes and contents. It returns the length
+// of the contents.
 func (w *world) read(r *transport.Remote) (int, error) {
 	ctx := w.t.Context()
 	r.RefsAhead(ctx, []string{"HEAD"})
@@ -86,7 +87,8 @@ func (w *world) read(r *transport.Remote) (int, error) {
 
 // blobs returns the blobs of the newest commit.
 func (w *world) blobs() (ids []object.ID) {
-	for line := range strings.Lines(gittest.Must(w.t, w.repo.Path, "ls-tree", "-r", "--format=%(objectname)", w.commit.String())) {
+	for line := range strings.Lines(gittest.Must(w.t, w.repo.Path, "ls-tree", "-r", "--format=%(objectname)",
+		w.commit.String())) {
 		ids = append(ids, object.MustID(strings.TrimSpace(line)))
 	}
 	return ids
@@ -175,8 +177,8 @@ func TestClientFallsThrough(t *testing.T) {
 	}
 }
 
-// A relay that hangs costs a request 0.3 s, as the documents promise, before an answer and in the middle of one. A busy machine may delay
-// single requests, so the fastest of several counts.
+// A relay that hangs costs a request 0.3 s, as the documents promise, before an answer and in the middle of one. A busy
+// machine may delay single requests, so the fastest of several counts.
 func TestSilenceIsShort(t *testing.T) {
 	const least, most = 300 * time.Millisecond, 500 * time.Millisecond
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // as a stopped process: the kernel accepts connections
@@ -188,7 +190,8 @@ func TestSilenceIsShort(t *testing.T) {
 	mute := httptest.NewServer(w.through(nil, 5000, time.Minute))
 	defer mute.Close()
 	defer mute.CloseClientConnections()
-	for name, at := range map[string]string{"before an answer": "http://" + silent.Addr().String(), "in an answer": mute.URL} {
+	for name, at := range map[string]string{"before an answer": "http://" + silent.Addr().String(),
+		"in an answer": mute.URL} {
 		t.Run(name, func(t *testing.T) {
 			fastest := time.Hour
 			for n := 0; n < 20 && fastest > most; n++ {
@@ -231,9 +234,10 @@ func TestBothFail(t *testing.T) {
 	}
 }
 
-// through returns a handler that passes requests to the relay of the world. before answers some of them itself. Bodies end after limit
-// bytes, after a pause, if limit is not 0.
-func (w *world) through(before func(http.ResponseWriter, *http.Request) bool, limit int64, pause time.Duration) http.HandlerFunc {
+// through returns a handler that passes requests to the relay of the world. before answers some of them itself. Bodies
+// end after limit bytes, after a pause, if limit is not 0.
+func (w *world) through(before func(http.ResponseWriter, *http.Request) bool, limit int64,
+	pause time.Duration) http.HandlerFunc {
 	to, err := url.Parse(w.relay.URL)
 	if err != nil {
 		w.t.Fatal(err)
@@ -277,7 +281,8 @@ func (b *broken) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A git server that needs long for an answer does not make the client give up the relay, which sends signs of life meanwhile.
+// A git server that needs long for an answer does not make the client give up the relay, which sends signs of life
+// meanwhile.
 func TestSlowGitServer(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.server.SetRTT(via.Silence + 100*time.Millisecond)

@@ -45,8 +45,9 @@ func (e *exchange) serveCommit(ctx context.Context, id object.ID) (bool, error) 
 	if err != nil || p == nil || e.check(ctx, id) != nil {
 		return false, nil
 	}
-	s := &selection{plan: p, heads: p.Heads, trees: map[object.ID]struct{}{}, blobs: map[object.ID]struct{}{}, deepened: true,
-		shallow: []object.ID{p.Commit}}
+	s := &selection{plan: p, heads: p.Heads, trees: map[object.ID]struct{}{}, blobs: map[object.ID]struct{}{},
+		deepened: true,
+		shallow:  []object.ID{p.Commit}}
 	for _, t := range p.Trees {
 		s.trees[t] = struct{}{}
 	}
@@ -63,12 +64,14 @@ func (e *exchange) serveParts(ctx context.Context, req wire.Request) (bool, erro
 		return false, nil
 	}
 	p, err := m.await(ctx, func(p *planned) bool {
-		return !slices.ContainsFunc(req.Wants, func(id object.ID) bool { return !p.HasBlob(id) && (!p.HasTree(id) || req.Depth > 0) })
+		return !slices.ContainsFunc(req.Wants,
+			func(id object.ID) bool { return !p.HasBlob(id) && (!p.HasTree(id) || req.Depth > 0) })
 	})
 	if err != nil || p == nil || e.check(ctx, p.Want) != nil {
 		return false, nil
 	}
-	s := &selection{plan: p, trees: map[object.ID]struct{}{}, blobs: map[object.ID]struct{}{}, deepened: req.Depth > 0 || req.Shallow}
+	s := &selection{plan: p, trees: map[object.ID]struct{}{}, blobs: map[object.ID]struct{}{},
+		deepened: req.Depth > 0 || req.Shallow}
 	for _, id := range req.Wants {
 		if !p.HasTree(id) {
 			continue
@@ -195,7 +198,8 @@ func (e *exchange) compose(ctx context.Context, s *selection) (bool, error) {
 
 // sendGroup sends blobs of a group. If their source fails, it requests the remaining blobs from the git server on
 // behalf of the client.
-func (e *exchange) sendGroup(ctx context.Context, pack *packs.Stream, src *source, ids []object.ID, out *wire.FetchWriter) error {
+func (e *exchange) sendGroup(ctx context.Context, pack *packs.Stream, src *source, ids []object.ID,
+	out *wire.FetchWriter) error {
 	left := ids
 	var err error
 	if src.flight != nil {
@@ -268,7 +272,8 @@ func (s *source) copy(_ context.Context, pack *packs.Stream, ids []object.ID, ou
 func byOffset(a, b packs.Place) int { return cmp.Compare(a.Offset, b.Offset) }
 
 // copy sends blobs of a flight while they arrive. It returns the blobs that it has not sent.
-func (f *groupFlight) copy(ctx context.Context, pack *packs.Stream, ids []object.ID, out *wire.FetchWriter) ([]object.ID, error) {
+func (f *groupFlight) copy(ctx context.Context, pack *packs.Stream, ids []object.ID,
+	out *wire.FetchWriter) ([]object.ID, error) {
 	left := slices.Clone(ids)
 	for {
 		var places []packs.Place

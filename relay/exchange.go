@@ -50,7 +50,8 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	case s == receivePack:
-		http.Error(w, "pushes do not go through the relay: set remote.NAME.pushurl to the URL of the git server", http.StatusForbidden)
+		http.Error(w, "pushes do not go through the relay: set remote.NAME.pushurl to the URL of the git server",
+			http.StatusForbidden)
 		return
 	case s == discovery && req.Method != http.MethodGet, s == uploadPack && req.Method != http.MethodPost:
 		http.Error(w, "method is not allowed", http.StatusMethodNotAllowed)
@@ -153,7 +154,8 @@ func (e *exchange) answer(ctx context.Context, s service) {
 	if outcome == failed && ctx.Err() == nil {
 		log = e.relay.log.Info
 	}
-	log("request", zap.String("remote", e.remote.name()), zap.String("kind", e.kind.String()), zap.String("outcome", outcome.String()),
+	log("request", zap.String("remote", e.remote.name()), zap.String("kind", e.kind.String()),
+		zap.String("outcome", outcome.String()),
 		zap.Duration("took", time.Since(e.start)), zap.Error(err))
 	if outcome == failed {
 		e.mu.Lock()

@@ -153,7 +153,8 @@ func (m *remote) borrow(f *groupFlight, w *packs.Writer, left map[object.ID]stru
 }
 
 // borrowFrom copies the blobs ids from the group with the key, and removes them from left.
-func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *packs.Writer, left map[object.ID]struct{}) error {
+func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *packs.Writer,
+	left map[object.ID]struct{}) error {
 	file, ok := m.relay.shelf.Local(key)
 	if !ok {
 		return nil
@@ -171,7 +172,8 @@ func (m *remote) borrowFrom(key string, ids []object.ID, f *groupFlight, w *pack
 			continue
 		}
 		entry := make([]byte, at.Length)
-		if _, err := file.ReadAt(entry, at.Offset); err != nil || packs.VerifyEntry(entry, f.plan.Format, id, object.Blob) != nil {
+		if _, err := file.ReadAt(entry, at.Offset); err != nil ||
+			packs.VerifyEntry(entry, f.plan.Format, id, object.Blob) != nil {
 			continue
 		}
 		place, err := w.AddEntry(id, entry)

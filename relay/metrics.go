@@ -72,7 +72,8 @@ func (c countingWriter) Write(p []byte) (int, error) {
 // writeMetrics writes all metrics in the text format of Prometheus.
 func (r *Relay) writeMetrics(w io.Writer) error {
 	m := metrics.NewWriter(w)
-	m.Family("artifactfs_relay_requests_total", metrics.Counter, "Requests of clients, by what they ask for and how they ended.")
+	m.Family("artifactfs_relay_requests_total", metrics.Counter,
+		"Requests of clients, by what they ask for and how they ended.")
 	for k := range kinds {
 		for o := range outcomes {
 			m.Sample(float64(r.counts.requests[k][o].Load()), metrics.Label{Name: "kind", Value: k.String()},
@@ -90,25 +91,35 @@ func (r *Relay) writeMetrics(w io.Writer) error {
 		kind       metrics.Kind
 		value      float64
 	}{
-		{"sent_bytes_total", "Bytes of answers from stored files and flights.", metrics.Counter, float64(r.counts.sent.Load())},
-		{"passed_bytes_total", "Bytes of answers of git servers that were passed.", metrics.Counter, float64(r.counts.passedBytes.Load())},
+		{"sent_bytes_total", "Bytes of answers from stored files and flights.", metrics.Counter,
+			float64(r.counts.sent.Load())},
+		{"passed_bytes_total", "Bytes of answers of git servers that were passed.", metrics.Counter,
+			float64(r.counts.passedBytes.Load())},
 		{"upstream_requests_total", "Requests to git servers.", metrics.Counter, float64(r.counts.upstream.Load())},
-		{"upstream_bytes_total", "Bytes of the answers of git servers.", metrics.Counter, float64(r.counts.upstreamBytes.Load())},
-		{"proofs_total", "Requests to git servers that show whether a client may read a commit.", metrics.Counter, float64(r.grants.Made())},
+		{"upstream_bytes_total", "Bytes of the answers of git servers.", metrics.Counter,
+			float64(r.counts.upstreamBytes.Load())},
+		{"proofs_total", "Requests to git servers that show whether a client may read a commit.", metrics.Counter,
+			float64(r.grants.Made())},
 		{"flights_total", "Snaps and groups that were fetched.", metrics.Counter, float64(r.counts.flights.Load())},
-		{"flight_joins_total", "Uses of a flight that another request has started.", metrics.Counter, float64(r.counts.joined.Load())},
+		{"flight_joins_total", "Uses of a flight that another request has started.", metrics.Counter,
+			float64(r.counts.joined.Load())},
 		{"flight_failures_total", "Flights that failed.", metrics.Counter, float64(r.counts.flightFailures.Load())},
 		{"group_hits_total", "Uses of stored groups.", metrics.Counter, float64(r.counts.groupHits.Load())},
-		{"groups_requested_total", "Requests to git servers for blobs of groups.", metrics.Counter, float64(r.counts.groups.Load())},
-		{"borrowed_blobs_total", "Blobs of new groups that were copied from stored groups.", metrics.Counter, float64(r.counts.borrowed.Load())},
-		{"fall_throughs_total", "Answers that a request to the git server has completed after a group failed.", metrics.Counter,
+		{"groups_requested_total", "Requests to git servers for blobs of groups.", metrics.Counter,
+			float64(r.counts.groups.Load())},
+		{"borrowed_blobs_total", "Blobs of new groups that were copied from stored groups.", metrics.Counter,
+			float64(r.counts.borrowed.Load())},
+		{"fall_throughs_total", "Answers that a request to the git server has completed after a group failed.",
+			metrics.Counter,
 			float64(r.counts.fallThroughs.Load())},
 		{"cache_files", "Files on the local disk.", metrics.Gauge, float64(files)},
 		{"cache_bytes", "Bytes of the files on the local disk.", metrics.Gauge, float64(bytes)},
 		{"cache_evictions_total", "Files that were removed from the local disk because of --cache-size.", metrics.Counter,
 			float64(s.Evicted.Load())},
-		{"damaged_files_total", "Files whose contents were not those that were stored.", metrics.Counter, float64(s.Damaged.Load())},
-		{"objects_available", "1 while the object store is used, 0 without one and after a failure.", metrics.Gauge, available},
+		{"damaged_files_total", "Files whose contents were not those that were stored.", metrics.Counter,
+			float64(s.Damaged.Load())},
+		{"objects_available", "1 while the object store is used, 0 without one and after a failure.",
+			metrics.Gauge, available},
 		{"objects_loaded_total", "Files that were read from the object store.", metrics.Counter, float64(s.Loaded.Load())},
 		{"objects_loaded_bytes_total", "Bytes of these files.", metrics.Counter, float64(s.LoadedBytes.Load())},
 		{"objects_missing_total", "Files that the object store did not have.", metrics.Counter, float64(s.Missing.Load())},

@@ -173,7 +173,8 @@ func (e *exchange) passFetch(ctx context.Context) (outcome, error) {
 		return failed, err
 	}
 	defer p.Body.Close()
-	if !e.patient || p.StatusCode != http.StatusOK || typeOf(p.Response) != resultType || p.Header.Get("Content-Encoding") != "" {
+	if !e.patient || p.StatusCode != http.StatusOK || typeOf(p.Response) != resultType ||
+		p.Header.Get("Content-Encoding") != "" {
 		return e.forward(p)
 	}
 	n, err := e.beginFetch().Copy(p.Body)

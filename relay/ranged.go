@@ -30,7 +30,8 @@ type remoteTable struct {
 
 // readRanges reads the entries of single blobs of a group from the object store. ok is false if the whole group should
 // be fetched instead.
-func (m *remote) readRanges(ctx context.Context, p *planned, g int, ids []object.ID) (entries map[object.ID][]byte, ok bool) {
+func (m *remote) readRanges(ctx context.Context, p *planned, g int,
+	ids []object.ID) (entries map[object.ID][]byte, ok bool) {
 	if len(ids) > rangedBlobs || !m.relay.shelf.Available() {
 		return nil, false
 	}

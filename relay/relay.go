@@ -151,7 +151,8 @@ func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 			return nil, fmt.Errorf("%w: %w", ErrObjects, err)
 		}
 	}
-	r.shelf, err = shelf.Open(shelf.Options{Dir: filepath.Join(o.Data, "cache"), Limit: o.CacheSize, Store: store, Log: r.log})
+	r.shelf, err = shelf.Open(shelf.Options{Dir: filepath.Join(o.Data, "cache"), Limit: o.CacheSize,
+		Store: store, Log: r.log})
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +183,8 @@ func (r *Relay) secure() error {
 // Serve answers requests until ctx ends. Then it refuses new requests, and waits for those in progress, but at most for
 // drainTime.
 func (r *Relay) Serve(ctx context.Context) error {
-	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader}
+	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader}
 	if err := httpserve.Until(ctx, s, r.listener, drainTime, r.log); err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}

@@ -15,8 +15,10 @@ import (
 // Stock git clones and fetches through a relay in all ways, whether the relay answers or passes the request.
 func TestStockGit(t *testing.T) {
 	w := newWorld(t, Options{})
-	for _, args := range [][]string{{}, {"--bare"}, {"--depth=1"}, {"--depth=1", "--no-single-branch"}, {"--filter=blob:none"},
-		{"--depth=2", "--filter=blob:none"}, {"--filter=tree:0"}, {"-c", "protocol.version=0"}, {"-c", "protocol.version=1"}} {
+	for _, args := range [][]string{{}, {"--bare"}, {"--depth=1"}, {"--depth=1", "--no-single-branch"},
+		{"--filter=blob:none"},
+		{"--depth=2", "--filter=blob:none"}, {"--filter=tree:0"}, {"-c", "protocol.version=0"},
+		{"-c", "protocol.version=1"}} {
 		for range 2 { // from the git server, and from what the relay has stored
 			dir, err := w.clone(args...)
 			if err != nil {
@@ -38,7 +40,8 @@ func TestStockGit(t *testing.T) {
 	}
 	gittest.Must(t, dir, "pull", "--quiet")
 	w.compare(dir, next)
-	if _, err := gittest.Git(t.Context(), dir, "push", "origin", "HEAD:refs/heads/other"); err == nil || !strings.Contains(err.Error(), "403") {
+	if _, err := gittest.Git(t.Context(), dir, "push", "origin", "HEAD:refs/heads/other"); err == nil ||
+		!strings.Contains(err.Error(), "403") {
 		t.Errorf("push through the relay: got %v, want status 403", err)
 	}
 }
@@ -163,7 +166,8 @@ func TestForeignCredentials(t *testing.T) {
 	}
 }
 
-// A client that may read the repository, but not a commit, gets nothing of this commit, although the relay has stored it for others.
+// A client that may read the repository, but not a commit, gets nothing of this commit, although the relay has stored
+// it for others.
 func TestForeignCommit(t *testing.T) {
 	w := newWorld(t, Options{})
 	if _, err := w.lazy(); err != nil {
@@ -234,7 +238,8 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", target, got, want)
 		}
 	}
-	for _, bad := range []string{"git.example.org", "ssh://git.example.org", "https://", "https://user@host", "https://host/?q"} {
+	for _, bad := range []string{"git.example.org", "ssh://git.example.org", "https://", "https://user@host",
+		"https://host/?q"} {
 		if CheckAllowed([]string{bad}) == nil {
 			t.Errorf("--allow %s was accepted", bad)
 		}
@@ -251,11 +256,13 @@ func TestReaders(t *testing.T) {
 		}
 		return callerOf(r, remote.URL).reader
 	}
-	if reader() != reader("Content-Length", "5") || reader("Cookie", "a") != reader("Cookie", "a", "Git-Protocol", "version=2") {
+	if reader() != reader("Content-Length", "5") ||
+		reader("Cookie", "a") != reader("Cookie", "a", "Git-Protocol", "version=2") {
 		t.Error("a header that describes the request makes another reader")
 	}
 	seen := map[any]string{}
-	for _, h := range [][]string{{}, {"Authorization", "a"}, {"Authorization", "b"}, {"Cookie", "a"}, {"Private-Token", "a"}, {"X-Forwarded-User", "a"},
+	for _, h := range [][]string{{}, {"Authorization", "a"}, {"Authorization", "b"}, {"Cookie", "a"},
+		{"Private-Token", "a"}, {"X-Forwarded-User", "a"},
 		{"Private-Token", "a", "Authorization", "a"}} {
 		id := reader(h...)
 		if other, ok := seen[id]; ok {

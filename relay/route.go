@@ -88,7 +88,8 @@ func parseAllowed(values []string) (a allowed, err error) {
 			continue
 		}
 		u, err := url.Parse(v)
-		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||
+			u.RawQuery != "" {
 			return a, fmt.Errorf("invalid URL %q for --allow: want https://HOST, https://HOST/PATH or '*'", v)
 		}
 		u.Host, u.Path = strings.ToLower(u.Host), strings.TrimRight(u.Path, "/")

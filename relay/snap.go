@@ -191,7 +191,8 @@ func checkShallow(f *packs.File, all plan.Objects, format object.Format) error {
 		}
 		for _, parent := range info.Parents {
 			if _, ok := all[parent]; !ok {
-				return fmt.Errorf("%w: parents of commit %s are missing, and it is not in the list of shallow commits", packs.ErrDamaged, id)
+				return fmt.Errorf("%w: parents of commit %s are missing, and it is not in the list of shallow commits",
+					packs.ErrDamaged, id)
 			}
 		}
 	}
@@ -247,7 +248,8 @@ func (e *exchange) serveSnap(ctx context.Context, id object.ID) (bool, error) {
 		if err := out.Begin(true, shallow); err != nil {
 			return true, err
 		}
-		if _, err := io.CopyBuffer(out, onlyReader{io.NewSectionReader(file, 0, file.Body)}, make([]byte, 128<<10)); err != nil {
+		if _, err := io.CopyBuffer(out, onlyReader{io.NewSectionReader(file, 0, file.Body)},
+			make([]byte, 128<<10)); err != nil {
 			return true, err
 		}
 		return true, out.End()

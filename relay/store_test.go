@@ -26,7 +26,8 @@ func (w *world) second() {
 	w.start()
 }
 
-// cloned makes a lazy clone through the relay and compares it, within a time that leaves no room for waiting for a broken store.
+// cloned makes a lazy clone through the relay and compares it, within a time that leaves no room for waiting for a
+// broken store.
 func (w *world) cloned() {
 	w.t.Helper()
 	start := time.Now()
@@ -68,7 +69,8 @@ func TestObjectStore(t *testing.T) {
 	}
 }
 
-// readOne fetches the newest commit as a mount does, and then one blob. It returns the length of the answer with the blob.
+// readOne fetches the newest commit as a mount does, and then one blob. It returns the length of the answer with the
+// blob.
 func (w *world) readOne() int64 {
 	w.t.Helper()
 	var n int64
@@ -217,7 +219,8 @@ func TestSmallCache(t *testing.T) {
 	}
 }
 
-// While the local disk is full, the relay fetches nothing that it cannot store, so that a clone costs no more than without it.
+// While the local disk is full, the relay fetches nothing that it cannot store, so that a clone costs no more than
+// without it.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which may mount a small file system")
@@ -239,7 +242,8 @@ func TestFullDisk(t *testing.T) {
 	w.compare(dir, w.commit)
 	through := len(w.server.Log().Fetches())
 	w.server.Log().Reset()
-	gittest.Must(t, "", "clone", "--quiet", "--depth=2", "--filter=blob:none", w.server.URL(repoName), filepath.Join(t.TempDir(), "direct"))
+	gittest.Must(t, "", "clone", "--quiet", "--depth=2", "--filter=blob:none", w.server.URL(repoName),
+		filepath.Join(t.TempDir(), "direct"))
 	if want := len(w.server.Log().Fetches()); through != want {
 		t.Errorf("fetches through a relay whose disk is full: got %d, want %d as without it", through, want)
 	}

@@ -61,13 +61,15 @@ func newUpstream(roots *x509.CertPool, c *counts) *upstream {
 
 // hopHeaders are headers that concern one connection, or the relay itself. They are not passed.
 var hopHeaders = []string{
-	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding",
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding",
 	"Upgrade", "Expect", "Accept-Encoding", PatientHeader,
 }
 
 // neutralHeaders are headers that do not depend on the sender of a request, so they are not part of its identity.
 var neutralHeaders = []string{
-	"Accept", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Git-Protocol", "Pragma", "User-Agent",
+	"Accept", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Git-Protocol",
+	"Pragma", "User-Agent",
 }
 
 // caller is the sender of a request, with everything by which a git server may distinguish senders.
@@ -114,7 +116,8 @@ func (e statusError) Error() string {
 	return fmt.Sprintf("git server answered with status %d", e.status)
 }
 
-// post sends a command of protocol version 2 on behalf of a caller, and returns the body of the answer, which the caller must close.
+// post sends a command of protocol version 2 on behalf of a caller, and returns the body of the answer, which the
+// caller must close.
 func (u *upstream) post(ctx context.Context, remote *url.URL, c caller, command []byte) (io.ReadCloser, error) {
 	req, err := http.NewRequest(http.MethodPost, below(remote, "/git-upload-pack", ""), bytes.NewReader(command))
 	if err != nil {
@@ -212,7 +215,8 @@ func below(remote *url.URL, path, query string) string {
 }
 
 // fetch sends a request for a pack and reads the answer up to the start of the pack. The caller must close the body.
-func (u *upstream) fetch(ctx context.Context, remote *url.URL, c caller, req wire.Request) (*wire.FetchAnswer, io.Closer, error) {
+func (u *upstream) fetch(ctx context.Context, remote *url.URL, c caller,
+	req wire.Request) (*wire.FetchAnswer, io.Closer, error) {
 	body, err := u.post(ctx, remote, c, wire.Fetch(req.Format, req.Wants, req.Depth, req.Filter))
 	if err != nil {
 		return nil, nil, err

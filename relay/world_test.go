@@ -44,7 +44,8 @@ func newWorld(t *testing.T, o Options, config ...string) *world {
 		t.Fatal(err)
 	}
 	if len(config) == 0 {
-		config = []string{"uploadpack.allowFilter=true", "uploadpack.allowAnySHA1InWant=true", "transfer.advertiseObjectInfo=true"}
+		config = []string{"uploadpack.allowFilter=true", "uploadpack.allowAnySHA1InWant=true",
+			"transfer.advertiseObjectInfo=true"}
 	}
 	if w.server, err = gittest.Serve(gittest.ServerOptions{Root: root, Config: config}); err != nil {
 		t.Fatal(err)
@@ -108,7 +109,8 @@ func (w *world) clone(args ...string) (dir string, err error) {
 	return dir, err
 }
 
-// lazy makes a partial clone of the newest two commits, as a mount does, and checks its files out, which fetches blobs by their ids.
+// lazy makes a partial clone of the newest two commits, as a mount does, and checks its files out, which fetches blobs
+// by their ids.
 func (w *world) lazy(args ...string) (dir string, err error) {
 	if dir, err = w.clone(append([]string{"--depth=2", "--filter=blob:none", "--no-checkout"}, args...)...); err == nil {
 		_, err = gittest.Git(w.t.Context(), dir, append(args, "checkout", "--quiet", "HEAD")...)
@@ -128,7 +130,8 @@ func (w *world) compare(dir string, commit object.ID) {
 	gittest.Must(w.t, dir, "-c", "fsck.zeroPaddedFilemode=ignore", "fsck", "--strict", "--no-dangling")
 }
 
-// sentOnce reports blobs that the git server has sent more than once, and returns the number of fetches for packs of more than one commit.
+// sentOnce reports blobs that the git server has sent more than once, and returns the number of fetches for packs of
+// more than one commit.
 func (w *world) sentOnce() (fetches int) {
 	w.t.Helper()
 	sent, _ := w.server.Log().Blobs()
@@ -156,7 +159,8 @@ func basic(password string) string {
 	return "http.extraHeader=" + fmt.Sprintf("Authorization: %s", req.Header.Get("Authorization"))
 }
 
-// fetchOf returns a request for the newest commit: "snap" as at a mount, "commit" with its contents, "blob" for one of its blobs.
+// fetchOf returns a request for the newest commit: "snap" as at a mount, "commit" with its contents, "blob" for one of
+// its blobs.
 func fetchOf(what string, w *world) string {
 	switch what {
 	case "snap":

@@ -56,8 +56,8 @@ func (r Running) write(dir string) error {
 	return disk.WriteFileUnsynced(filepath.Join(dir, runningFile), append(text, '\n'), 0o600)
 }
 
-// nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started again, so the
-// new process can use the leases of a killed one.
+// nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started
+// again, so the new process can use the leases of a killed one.
 func nodeName(dir string) (string, error) {
 	path := filepath.Join(dir, "node")
 	text, err := os.ReadFile(path)
@@ -90,8 +90,8 @@ func ReadToken(file string) (control.Secret, error) {
 	return control.Secret(text), nil
 }
 
-// ensureAdmin makes an admin token at the first start, and makes the token in the file valid if it is not. It returns the token if
-// it is new and was not in the file before.
+// ensureAdmin makes an admin token at the first start, and makes the token in the file valid if it is not. It returns
+// the token if it is new and was not in the file before.
 func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh control.Secret, err error) {
 	given, err := ReadToken(file)
 	if err == nil {
@@ -113,8 +113,9 @@ func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh contro
 	return fresh, err
 }
 
-// newAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The file is
-// written first. If a crash prevents that the token is stored in the database, the next start makes it valid.
+// newAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can
+// read. The file is written first. If a crash prevents that the token is stored in the database, the next start makes
+// it valid.
 func newAdminToken(ctx context.Context, db *records.DB, file string) (control.Secret, error) {
 	t, text := access.Mint(records.Token{Role: records.AdminToken, Label: "admin"}, time.Now())
 	if err := disk.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
@@ -134,7 +135,8 @@ func adopt(ctx context.Context, db *records.DB, text control.Secret, file string
 	if err == nil || !errors.Is(err, access.ErrInvalid) {
 		return err
 	}
-	t, err := access.Adopt(records.Token{Role: records.AdminToken, Label: "admin"}, strings.TrimSpace(string(text)), time.Now())
+	t, err := access.Adopt(records.Token{Role: records.AdminToken, Label: "admin"},
+		strings.TrimSpace(string(text)), time.Now())
 	if err != nil {
 		return fmt.Errorf("use admin token %s: %w", file, err)
 	}
@@ -145,8 +147,8 @@ func adopt(ctx context.Context, db *records.DB, text control.Secret, file string
 	return err
 }
 
-// Stop sends SIGTERM to the server of a data directory, and waits until the server has ended. It returns false if no server is
-// running.
+// Stop sends SIGTERM to the server of a data directory, and waits until the server has ended. It returns false if no
+// server is running.
 func Stop(ctx context.Context, dir string) (bool, error) {
 	lock := filepath.Join(dir, "lock")
 	if _, err := os.Stat(lock); errors.Is(err, fs.ErrNotExist) {

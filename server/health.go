@@ -14,8 +14,8 @@ const readyTime = 5 * time.Second
 // healthz answers as long as the process can serve any request.
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 
-// readyz answers 200 if the server can serve requests: the database and the object store answer, and the server is not ending. The
-// answer names the part that does not answer, and nothing else, because anyone may ask.
+// readyz answers 200 if the server can serve requests: the database and the object store answer, and the server is not
+// ending. The answer names the part that does not answer, and nothing else, because anyone may ask.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()

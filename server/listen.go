@@ -7,9 +7,11 @@ import (
 )
 
 const (
-	// maxConnections is the maximum number of connections of clients at one time. Further clients wait in the queue of the socket.
+	// maxConnections is the maximum number of connections of clients at one time. Further clients wait in the queue of the
+	// socket.
 	maxConnections = 8192
-	// maxOfAddress is the maximum number of those of one address, so that one client cannot take all. Further ones are closed.
+	// maxOfAddress is the maximum number of those of one address, so that one client cannot take all. Further ones are
+	// closed.
 	maxOfAddress = maxConnections / 4
 )
 
@@ -18,9 +20,10 @@ const (
 // Locks: mu is a leaf.
 type limitedListener struct {
 	net.Listener
-	room   chan struct{}         // semaphore: has one element for each connection
-	each   int                   // maximum number of connections of one address
-	exempt func(netip.Addr) bool // addresses for many clients, such as those of proxies; only the limit of all applies to them
+	room chan struct{} // semaphore: has one element for each connection
+	each int           // maximum number of connections of one address
+	// addresses for many clients, such as those of proxies; only the limit of all applies to them
+	exempt func(netip.Addr) bool
 	closed chan struct{}
 	once   sync.Once
 
@@ -30,7 +33,8 @@ type limitedListener struct {
 
 func limit(l net.Listener, all, each int, exempt func(netip.Addr) bool) *limitedListener {
 	return &limitedListener{
-		Listener: l, room: make(chan struct{}, all), each: each, exempt: exempt, closed: make(chan struct{}), of: map[netip.Prefix]int{},
+		Listener: l, room: make(chan struct{}, all), each: each, exempt: exempt, closed: make(chan struct{}),
+		of: map[netip.Prefix]int{},
 	}
 }
 

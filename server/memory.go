@@ -9,9 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/server/places"
 )
 
-// limitMemory divides the memory that this process and its children can use: five eighths of it are for the git processes, a quarter for
-// this process, and the rest for the database, the page cache and the kernel. total is the memory in bytes, 0: that of the machine or,
-// if it has less, of the control group. each limits that of one git process.
+// limitMemory divides the memory that this process and its children can use: five eighths of it are for the git
+// processes, a quarter for this process, and the rest for the database, the page cache and the kernel. total is the
+// memory in bytes, 0: that of the machine or, if it has less, of the control group. each limits that of one git
+// process.
 func limitMemory(total, each int64) *places.Memory {
 	if total <= 0 {
 		total = memlimit.Bytes()

@@ -37,8 +37,9 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 	return importer, nil
 }
 
-// allowPrivate reports whether imports and webhooks may connect to addresses that are not public. Unless Options.Private decides it,
-// they may if only users of this host can reach the server: it listens at the loopback address, has no public URL, and trusts no proxy.
+// allowPrivate reports whether imports and webhooks may connect to addresses that are not public. Unless
+// Options.Private decides it, they may if only users of this host can reach the server: it listens at the loopback
+// address, has no public URL, and trusts no proxy.
 func (s *Server) allowPrivate() bool {
 	switch s.o.Private {
 	case "allow":

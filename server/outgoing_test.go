@@ -25,7 +25,8 @@ import (
 // ask sends a request to a path below /artifactfs/v1, and returns the status and the body of the answer.
 func ask(t *testing.T, s *server.Server, method, path, body string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+"/artifactfs/v1/accounts/"+s.Account+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+"/artifactfs/v1/accounts/"+s.Account+path,
+		strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,12 +95,18 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	}
 
 	var hooked, streamed types
-	inbox := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hooked.add(r.Header.Get("Artifactfs-Event")) }))
+	inbox :=
+		httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
+			hooked.add(r.Header.Get("Artifactfs-Event"))
+		}))
 	defer inbox.Close()
-	if status, text := ask(t, s, "POST", "/namespaces/team/webhooks", `{"url":"`+inbox.URL+`"}`); status != 201 || !strings.Contains(text, `"secret":"whsec_`) {
+	if status, text := ask(t, s, "POST", "/namespaces/team/webhooks", `{"url":"`+inbox.URL+`"}`); status != 201 ||
+		!strings.Contains(text, `"secret":"whsec_`) {
 		t.Fatalf("create webhook: %d %s", status, text)
 	}
-	r, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+"/artifactfs/v1/accounts/"+s.Account+"/namespaces/team/events", nil)
+	r, _ := http.NewRequestWithContext(t.Context(), "GET",
+		s.URL+"/artifactfs/v1/accounts/"+s.Account+"/namespaces/team/events", nil)
 	r.Header.Set("Authorization", "Bearer "+string(s.Admin))
 	stream, err := http.DefaultClient.Do(r)
 	if err != nil || stream.StatusCode != 200 {
@@ -129,7 +136,8 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	if repo, err := c.Repo(t.Context(), "team", "copy"); err != nil || repo.Source != "git:"+far.URL("r")+".git" {
 		t.Errorf("imported repository: %+v, %v", repo, err)
 	}
-	if _, err := c.Import(t.Context(), "team", "none", client.Import{URL: far.URL("missing")}); err == nil || !strings.Contains(err.Error(), "git remote URL") {
+	if _, err := c.Import(t.Context(), "team", "none", client.Import{URL: far.URL("missing")}); err == nil ||
+		!strings.Contains(err.Error(), "git remote URL") {
 		t.Errorf("import of no repository: %v", err)
 	}
 	u, err := url.Parse(created.Remote)
@@ -171,7 +179,8 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	counted := map[string]int64{}
 	await.Until(t, "the usage is written", func() bool {
 		today := time.Now().UTC()
-		use, err := c.Extensions().Usage(t.Context(), "team", "", today.AddDate(0, 0, -1).Format(time.DateOnly), today.Format(time.DateOnly))
+		use, err := c.Extensions().Usage(t.Context(), "team", "", today.AddDate(0, 0, -1).Format(time.DateOnly),
+			today.Format(time.DateOnly))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,10 +217,14 @@ func TestImportsEventsAndUsage(t *testing.T) {
 		labels []string
 		least  float64
 	}{
-		{"git_duration_seconds_count", []string{"command", "fetch"}, 2}, {"git_duration_seconds_count", []string{"command", "receive-pack"}, 2},
-		{"git_duration_seconds_count", []string{"command", "upload-pack"}, 2}, {"ref_updates_total", []string{"result", "made"}, 3},
-		{"database_duration_seconds_count", []string{"kind", "write"}, 5}, {"object_store_duration_seconds_count", []string{"operation", "put"}, 6},
-		{"replica_uses_total", []string{"replica", "made"}, 1}, {"requests_total", []string{"class", "git-push", "status", "2xx"}, 2},
+		{"git_duration_seconds_count", []string{"command", "fetch"}, 2},
+		{"git_duration_seconds_count", []string{"command", "receive-pack"}, 2},
+		{"git_duration_seconds_count", []string{"command", "upload-pack"}, 2},
+		{"ref_updates_total", []string{"result", "made"}, 3},
+		{"database_duration_seconds_count", []string{"kind", "write"}, 5},
+		{"object_store_duration_seconds_count", []string{"operation", "put"}, 6},
+		{"replica_uses_total", []string{"replica", "made"}, 1},
+		{"requests_total", []string{"class", "git-push", "status", "2xx"}, 2},
 		{"event_clients", nil, 1},
 	} {
 		if got, _ := metricstest.Value(all, p+c.name, c.labels...); got < c.least {

@@ -44,8 +44,8 @@ func (p Proxies) contain(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(network netip.Prefix) bool { return network.Contains(a) })
 }
 
-// client returns the address of the client that has sent a request: of the addresses in X-Forwarded-For and the one of the connection,
-// the last one that is not of a proxy. A client can write only addresses that stand before its own.
+// client returns the address of the client that has sent a request: of the addresses in X-Forwarded-For and the one of
+// the connection, the last one that is not of a proxy. A client can write only addresses that stand before its own.
 func (p Proxies) client(r *http.Request) (client netip.Addr, err error) {
 	connection, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package server is the process that "artifactfs serve" runs: it opens the records, the object store and the replicas, connects the
-// REST API, the git server and the work in the background with them, and listens.
+// Package server is the process that "artifactfs serve" runs: it opens the records, the object store and the replicas,
+// connects the REST API, the git server and the work in the background with them, and listens.
 //
-// A data directory belongs to one process, which holds a lock on it. Nothing in the directory has to be closed properly: a process
-// that is killed leaves a directory that the next one opens.
+// A data directory belongs to one process, which holds a lock on it. Nothing in the directory has to be closed
+// properly: a process that is killed leaves a directory that the next one opens.
 package server
 
 import (
@@ -52,34 +52,38 @@ const DefaultListen = "127.0.0.1:8790"
 
 const (
 	maxHeader = 64 << 10 // bytes
-	// drainTime is the time that requests, such as pushes, have to finish after SIGTERM. It is shorter than the time after which
-	// service managers kill a process.
+	// drainTime is the time that requests, such as pushes, have to finish after SIGTERM. It is shorter than the time after
+	// which service managers kill a process.
 	drainTime = 60 * time.Second
 )
 
 // Options configures a Server. Data is required.
 type Options struct {
-	Data           string // directory of the server; created if it does not exist
-	Listen         string // host:port; "" means DefaultListen
-	Database       string // postgres://..., "": an SQLite file in Data
-	Objects        string // s3://bucket/prefix, "": a directory in Data
-	AdminTokenFile string // file with the admin token, created with a new token if it does not exist; "": admin-token in Data
+	Data     string // directory of the server; created if it does not exist
+	Listen   string // host:port; "" means DefaultListen
+	Database string // postgres://..., "": an SQLite file in Data
+	Objects  string // s3://bucket/prefix, "": a directory in Data
+	// file with the admin token, created with a new token if it does not exist; "": admin-token in Data
+	AdminTokenFile string
 	TLSCert        string // files for https; both or none
 	TLSKey         string
-	PublicURL      string       // address that clients use, if a proxy forwards their requests
-	Proxies        Proxies      // proxies that name the address of the client
-	Account        string       // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
-	Secrets        string       // directory with files NAMESPACE/NAME of credentials for imports
-	CAFile         string       // certificates that imports and webhooks trust instead of those of the system
-	Private        string       // addresses that are not public, for imports and webhooks: "allow", "refuse", or "" (see allowPrivate)
-	ImportHTTP     bool         // imports by http from the loopback address, for tests
-	Compat         bool         // behave as the live service of Cloudflare where it differs from its documentation
-	Upkeep         upkeep.Times // zero: the default
-	Log            *zap.Logger
+	PublicURL      string  // address that clients use, if a proxy forwards their requests
+	Proxies        Proxies // proxies that name the address of the client
+	// id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
+	Account string
+	Secrets string // directory with files NAMESPACE/NAME of credentials for imports
+	CAFile  string // certificates that imports and webhooks trust instead of those of the system
+	// addresses that are not public, for imports and webhooks: "allow", "refuse", or "" (see allowPrivate)
+	Private    string
+	ImportHTTP bool         // imports by http from the loopback address, for tests
+	Compat     bool         // behave as the live service of Cloudflare where it differs from its documentation
+	Upkeep     upkeep.Times // zero: the default
+	Log        *zap.Logger
 
 	Git       githttp.Limits // of clones, fetches and pushes
 	GitMemory int64          // that each process of git can allocate at most, in bytes; 0: 2 GiB
-	Memory    int64          // of this process and all processes of git, in bytes; 0: that of the machine or the control group
+	// of this process and all processes of git, in bytes; 0: that of the machine or the control group
+	Memory int64
 
 	Quotas quota.Limits // of each namespace
 
@@ -129,7 +133,8 @@ var (
 	ErrObjects = errors.New("open object store")
 )
 
-// Open opens everything that a server needs, and listens. Requests are answered once Serve was called. The caller must call Close.
+// Open opens everything that a server needs, and listens. Requests are answered once Serve was called. The caller must
+// call Close.
 func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{o: o, log: o.Log, times: defaultTimes}
 	defer func() {
@@ -185,7 +190,8 @@ func (s *Server) secure() error {
 	})
 	s.Listen, s.Public, s.TokenFile, s.PID = s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile(), os.Getpid()
 	s.URL = "http://" + s.Listen
-	if at, ok := s.listener.Addr().(*net.TCPAddr); ok && at.IP.IsUnspecified() { // commands on this host use the loopback address
+	// commands on this host use the loopback address
+	if at, ok := s.listener.Addr().(*net.TCPAddr); ok && at.IP.IsUnspecified() {
 		s.URL = "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port))
 	}
 	if s.o.TLSCert == "" {
@@ -246,10 +252,13 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	archiver := archive.New(archive.Options{Records: s.db, Objects: s.store, Replicas: replicas})
-	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver, Account: s.Account, Node: node,
+	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver,
+		Account: s.Account, Node: node,
 		Log: s.log})
-	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
-		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log},
+	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
+		Account: s.Account,
+		Dir:     filepath.Join(o.Data, "git"), Limits: o.Git, Quotas: s.quotas, Memory: s.memory,
+		Compat: o.Compat, Log: s.log},
 		runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
@@ -257,25 +266,28 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.closeLater(func() error { git.Close(); return nil })
 	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Memory: s.memory, Log: s.log})
 	s.closeLater(acts.Close)
-	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
+	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard,
+		Meter:  s.meter,
 		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Archiver: archiver, Keeper: keeper,
 		Quotas: s.quotas, Memory: s.memory, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
-	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Archives: s.db.Archives,
+	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces,
+		Archives: s.db.Archives,
 		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Memory: s.memory, Log: s.log})
 	if err != nil {
 		return err
 	}
 	s.closeLater(page.Close)
-	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Account: s.Account,
+	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node,
+		Account:    s.Account,
 		MaxEntries: o.MaxEntries, Retention: keeper.All, Times: o.Upkeep,
 		Places: places.New(places.Options{Most: 1, Patience: time.Hour, Memory: s.memory, Class: places.Background})}).Run)
 	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git, page)))
 	return nil
 }
 
-// routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean, and the API
-// and git refuse them.
+// routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean,
+// and the API and git refuse them.
 func (s *Server) routes(rest, git, page http.Handler) http.Handler {
 	others := map[string]http.Handler{
 		openapi.Path: openapi.Handler(), "/healthz": http.HandlerFunc(s.healthz), "/readyz": http.HandlerFunc(s.readyz),
@@ -314,10 +326,12 @@ func (s *Server) background(work func(ctx context.Context)) {
 // closeLater makes Close call f before what was opened earlier is closed.
 func (s *Server) closeLater(f func() error) { s.closers = append(s.closers, f) }
 
-// Serve answers requests until ctx ends. Then it refuses new ones, and gives those that are under way drainTime to finish.
+// Serve answers requests until ctx ends. Then it refuses new ones, and gives those that are under way drainTime to
+// finish.
 func (s *Server) Serve(ctx context.Context) error {
 	h := s.times.server(s.handler)
-	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
+	// a stream of events has no end, so Shutdown would wait for it in vain
+	h.RegisterOnShutdown(func() { s.stream.Close() })
 	defer context.AfterFunc(ctx, func() { s.draining.Store(true) })()
 	if err := httpserve.Until(ctx, h, s.listener, drainTime, s.log); err != nil {
 		return fmt.Errorf("serve: %w", err)

@@ -118,7 +118,8 @@ func TestStartAgain(t *testing.T) {
 	if _, err := c.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "app"}); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": "artifactfs_server_start_time_seconds",
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n",
+		"/metrics":      "artifactfs_server_start_time_seconds",
 		"/openapi.json": `"openapi"`, "/": `name="token"`} {
 		if status, text := get(t, s.URL+path); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("GET %s: got %d and %.80q, want %q", path, status, text, want)
@@ -135,7 +136,8 @@ func TestStartAgain(t *testing.T) {
 	stop()
 	again, _ := start(t, server.Options{Data: dir})
 	if again.Admin != "" || again.Account != s.Account {
-		t.Errorf("second start: got a new token %v and account %s, want none and %s", again.Admin != "", again.Account, s.Account)
+		t.Errorf("second start: got a new token %v and account %s, want none and %s", again.Admin != "",
+			again.Account, s.Account)
 	}
 	for _, token := range []string{string(s.Admin), string(more)} {
 		if _, err := connect(t, again.URL, token).Repo(t.Context(), "team", "app"); err != nil {
@@ -179,7 +181,8 @@ func TestGivenAdminToken(t *testing.T) {
 func TestStopWithStream(t *testing.T) {
 	s, stop := start(t, server.Options{Data: t.TempDir()})
 	c := connect(t, s.URL, string(s.Admin))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/artifactfs/v1/accounts/"+s.Account+"/events", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		s.URL+"/artifactfs/v1/accounts/"+s.Account+"/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,8 +360,9 @@ func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPo
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +372,8 @@ func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPo
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: private}} {
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: private}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +398,8 @@ func TestObjectStoreAtStart(t *testing.T) {
 	status := http.StatusNotFound
 	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
 	defer store.Close()
-	options := server.Options{Data: t.TempDir(), Listen: "127.0.0.1:0", Log: zap.NewNop(), Objects: "s3://bucket/prefix?endpoint=" + store.URL}
+	options := server.Options{Data: t.TempDir(), Listen: "127.0.0.1:0", Log: zap.NewNop(),
+		Objects: "s3://bucket/prefix?endpoint=" + store.URL}
 	for _, status = range []int{http.StatusNotFound, http.StatusForbidden} {
 		if _, err := server.Open(t.Context(), options); !errors.Is(err, server.ErrObjects) {
 			t.Errorf("start with a store that answers %d: got %v, want %v", status, err, server.ErrObjects)
@@ -401,7 +407,8 @@ func TestObjectStoreAtStart(t *testing.T) {
 	}
 	store.Close()
 	s, _ := start(t, options)
-	if status, text := get(t, s.URL+"/readyz"); status != http.StatusServiceUnavailable || text != "object store is unavailable\n" {
+	if status, text := get(t, s.URL+"/readyz"); status != http.StatusServiceUnavailable ||
+		text != "object store is unavailable\n" {
 		t.Errorf("readyz while the store does not answer: got %d and %q", status, text)
 	}
 }

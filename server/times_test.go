@@ -70,9 +70,11 @@ func TestBodyThatIsNotSent(t *testing.T) {
 		"/openapi.json":                                              http.StatusMethodNotAllowed,
 		"/readyz":                                                    http.StatusOK,
 	} {
-		for _, framing := range []string{"Content-Length: 1000\r\n\r\n{", "Content-Length: 300000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\n{"} {
+		for _, framing := range []string{"Content-Length: 1000\r\n\r\n{", "Content-Length: 300000\r\n\r\n",
+			"Transfer-Encoding: chunked\r\n\r\n5\r\n{"} {
 			c := dial(t, s)
-			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-upload-pack-request\r\n%s", path, framing)
+			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-upload-pack-request\r\n%s",
+				path, framing)
 			in := bufio.NewReader(c)
 			res, err := http.ReadResponse(in, nil)
 			if err != nil {
@@ -96,7 +98,8 @@ func TestBodyThatIsNotSent(t *testing.T) {
 // server does not need the body.
 func TestExpectContinueIsRefused(t *testing.T) {
 	s := startQuick(t, server.Options{}, time.Hour, time.Hour)
-	for _, path := range []string{"/git/a/b.git/git-receive-pack", "/client/v4/accounts/" + s.Account + "/artifacts/namespaces", "/unknown"} {
+	for _, path := range []string{"/git/a/b.git/git-receive-pack",
+		"/client/v4/accounts/" + s.Account + "/artifacts/namespaces", "/unknown"} {
 		c := dial(t, s)
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
 			"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n", path)
@@ -168,7 +171,8 @@ func TestLongRequests(t *testing.T) {
 					t.Fatalf("%s %s: %v", method, path, err)
 				}
 				if res.StatusCode != http.StatusOK || res.ProtoMajor != version {
-					t.Fatalf("%s %s: got status %d by HTTP/%d, want 200 by HTTP/%d", method, path, res.StatusCode, res.ProtoMajor, version)
+					t.Fatalf("%s %s: got status %d by HTTP/%d, want 200 by HTTP/%d", method, path, res.StatusCode,
+						res.ProtoMajor, version)
 				}
 				return res
 			}
@@ -220,7 +224,8 @@ func TestTrustedProxy(t *testing.T) {
 	}
 	s, _ := start(t, server.Options{Data: t.TempDir(), Proxies: proxies})
 	await.Until(t, "the audit log names the client", func() bool {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/artifactfs/v1/accounts/"+s.Account+"/audit", nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/artifactfs/v1/accounts/"+s.Account+"/audit",
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}

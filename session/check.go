@@ -40,9 +40,10 @@ type Lock struct {
 // Whole reports whether Check found no damage. A lock file does not count as damage.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
-// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment and every pinned
-// checkpoint have their trees and their State, and that the packs are intact. If deep is set, it also reads every object in the packs.
-// Check changes nothing. If another process changes the repository while Check runs, the report may contain damage that does not exist.
+// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment and
+// every pinned checkpoint have their trees and their State, and that the packs are intact. If deep is set, it also
+// reads every object in the packs. Check changes nothing. If another process changes the repository while Check runs,
+// the report may contain damage that does not exist.
 func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	var h Health
 	refs, broken, err := r.AllRefs("")
@@ -78,9 +79,10 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 			lost(err)
 		}
 	}
-	// EachCheckpoint stops at the first damaged checkpoint. If damage is reported already, drop the error of EachCheckpoint,
-	// because it describes the same damage.
-	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
+	// EachCheckpoint stops at the first damaged checkpoint. If damage is reported already, drop the error of
+	// EachCheckpoint, because it describes the same damage.
+	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil &&
+		len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
 	if h.Locks, err = lockFiles(r.dir); err != nil {

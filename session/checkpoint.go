@@ -24,7 +24,8 @@ func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 	return ulid.NewAfter(now, after)
 }
 
-// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not an ID.
+// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if
+// text is not an ID.
 func ParseCheckpointID(text string) (CheckpointID, error) { return ulid.Parse(text) }
 
 // Checkpoint describes a checkpoint. A checkpoint is stored as a commit whose tree is the working tree at one moment.
@@ -43,11 +44,12 @@ type Checkpoint struct {
 	Time    time.Time    // time of the checkpoint in whole seconds, as git stores times
 	Head    object.ID    // commit of HEAD; zero if HEAD was on a branch without a commit
 	Branch  string       // full name of the ref that HEAD pointed to; "" if HEAD was detached
-	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "" for the first checkpoint of the lane
-	Base    object.ID    // commit of the mounted remote that the session started from; zero if it started without a commit
-	Changed int64        // number of paths that differ from the previous checkpoint
-	Bytes   int64        // total size in bytes of the contents that are new in this checkpoint
-	Left    int64        // number of paths in the working tree that the checkpoint leaves out
+	// previous checkpoint of the lane, in this segment or an earlier one; "" for the first checkpoint of the lane
+	Prev    CheckpointID
+	Base    object.ID // commit of the mounted remote that the session started from; zero if it started without a commit
+	Changed int64     // number of paths that differ from the previous checkpoint
+	Bytes   int64     // total size in bytes of the contents that are new in this checkpoint
+	Left    int64     // number of paths in the working tree that the checkpoint leaves out
 }
 
 // State is the state of git that belongs to a checkpoint: everything that git stores beside the files of the working
@@ -60,13 +62,14 @@ type State struct {
 	Stashes []Stash              // entries of the reflog of refs/stash, newest first
 	Tags    map[object.ID][]byte // contents of annotated tags that were created in the session, by ID
 	Index   Index                // git's index: a tree, and the entries that a tree cannot express
-	Dirs    map[string]uint32    // permissions of empty directories other than 0755, by path: git's trees cannot store them
-	Files   map[string]File      // files of the git directory, such as MERGE_HEAD, by path
-	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; comparisons ignore them
+	// permissions of empty directories other than 0755, by path: git's trees cannot store them
+	Dirs  map[string]uint32
+	Files map[string]File // files of the git directory, such as MERGE_HEAD, by path
+	Left  []LeftOut       // first hundred paths that the checkpoint leaves out; comparisons ignore them
 }
 
-// LeftOut is a path of the working tree that a checkpoint does not contain. If the path ends with a slash, it is a directory and
-// the checkpoint contains nothing below it.
+// LeftOut is a path of the working tree that a checkpoint does not contain. If the path ends with a slash, it is a
+// directory and the checkpoint contains nothing below it.
 type LeftOut struct {
 	Path string `json:"path"`           // relative to the root of the working tree
 	Why  Why    `json:"why"`            // reason why the path was left out
@@ -104,7 +107,8 @@ type Index struct {
 	Special []IndexEntry // entries that Tree lacks or cannot express in full
 }
 
-// IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an intent to add.
+// IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an
+// intent to add.
 type IndexEntry struct {
 	Path         string      // path relative to the root of the working tree
 	Mode         object.Mode // type and permissions

@@ -14,8 +14,8 @@ import (
 // ErrNotCheckpoint reports a commit that is not a checkpoint.
 var ErrNotCheckpoint = errors.New("commit is not a checkpoint")
 
-// who is the author and committer of all commits that this package makes. It names artifactfs instead of a person, because the
-// file system does not know which user or program made a change.
+// who is the author and committer of all commits that this package makes. It names artifactfs instead of a person,
+// because the file system does not know which user or program made a change.
 const who = "artifactfs <artifactfs@localhost>"
 
 // Trailers of a checkpoint's message. Numbers are decimal; a trailer without a value is omitted.
@@ -35,8 +35,8 @@ const (
 	trailerLeft    = "Afs-Excluded"
 )
 
-// Encode returns the contents of the checkpoint's commit. The parameter parent is the previous checkpoint of the same segment, or
-// the zero ID if there is none.
+// Encode returns the contents of the checkpoint's commit. The parameter parent is the previous checkpoint of the same
+// segment, or the zero ID if there is none.
 func (p Checkpoint) Encode(parent object.ID) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", p.Tree)
@@ -51,8 +51,10 @@ func (p Checkpoint) Encode(parent object.ID) []byte {
 	}
 	fmt.Fprintf(&b, "\n%s\n\n", message)
 	for _, t := range []struct{ key, value string }{
-		{trailerID, string(p.ID)}, {trailerSession, p.Session}, {trailerLane, p.Lane}, {trailerSegment, strconv.Itoa(p.Segment)},
-		{trailerReason, string(p.Reason)}, {trailerHead, p.Head.String()}, {trailerBranch, p.Branch}, {trailerBase, p.Base.String()},
+		{trailerID, string(p.ID)}, {trailerSession, p.Session}, {trailerLane, p.Lane},
+		{trailerSegment, strconv.Itoa(p.Segment)},
+		{trailerReason, string(p.Reason)}, {trailerHead, p.Head.String()}, {trailerBranch, p.Branch},
+		{trailerBase, p.Base.String()},
 		{trailerPrev, string(p.Prev)}, {trailerState, p.State.String()}, {trailerChanged, strconv.FormatInt(p.Changed, 10)},
 		{trailerBytes, strconv.FormatInt(p.Bytes, 10)}, {trailerLeft, strconv.FormatInt(p.Left, 10)},
 	} {
@@ -118,7 +120,8 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	p.Session, p.Lane, p.Branch, p.Reason =
 		trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
-	// If the message is the text of autoSubject, which Encode writes in place of an empty message, the user wrote no message.
+	// If the message is the text of autoSubject, which Encode writes in place of an empty message, the user wrote no
+	// message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message
 	}

@@ -41,8 +41,8 @@ func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, 
 	return p, parent, err
 }
 
-// Checkpoints returns the newest checkpoints of all lanes, newest first: at most limit checkpoints, or all if limit is 0. It
-// reads the commit of each checkpoint.
+// Checkpoints returns the newest checkpoints of all lanes, newest first: at most limit checkpoints, or all if limit is
+// 0. It reads the commit of each checkpoint.
 func (l *Lanes) Checkpoints(limit int) ([]Checkpoint, error) {
 	var list []Checkpoint
 	err := l.EachCheckpoint(func(p Checkpoint) bool {
@@ -70,7 +70,8 @@ func (l *Lanes) EachCheckpoint(emit func(Checkpoint) bool) error {
 		if err != nil {
 			return fmt.Errorf("list checkpoints: %w", err)
 		}
-		i, _ := slices.BinarySearchFunc(heads, p.ID, func(c cursor, id CheckpointID) int { return cmp.Compare(c.checkpoint.ID, id) })
+		i, _ := slices.BinarySearchFunc(heads, p.ID,
+			func(c cursor, id CheckpointID) int { return cmp.Compare(c.checkpoint.ID, id) })
 		heads = slices.Insert(heads, i, cursor{p, parent})
 		return nil
 	}

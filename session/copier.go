@@ -39,12 +39,13 @@ func (c *Copier) Blob(id object.ID) error {
 	return c.blob(id)
 }
 
-// Commits collects all objects that are reachable from tips and that the Repo does not own. Most tips are commits, but a tip may be
-// an object of any type. If Commits returns an error, it has collected nothing.
+// Commits collects all objects that are reachable from tips and that the Repo does not own. Most tips are commits, but
+// a tip may be an object of any type. If Commits returns an error, it has collected nothing.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)
-	if err != nil { // forget the visited objects; otherwise a later walk would end at an object whose history is not collected
+	// forget the visited objects; otherwise a later walk would end at an object whose history is not collected
+	if err != nil {
 		c.seen, c.list = seen, c.list[:taken]
 	}
 	return err
@@ -122,8 +123,8 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// below collects the tree id and everything below it, except entries that are the same in the tree before, the tree of the first
-// parent. Those entries are collected when the parent is visited.
+// below collects the tree id and everything below it, except entries that are the same in the tree before, the tree of
+// the first parent. Those entries are collected when the parent is visited.
 func (c *Copier) below(id, before object.ID) error {
 	return treediff.Walk{
 		Read: c.tree,
@@ -170,7 +171,8 @@ func (c *Copier) blob(id object.ID) error {
 		return fmt.Errorf("copy blob %s: %w", id, err)
 	}
 	// Read the contents only when the object is written, because a blob may be large.
-	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size, Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
+	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size,
+		Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
 	return nil
 }
 

@@ -24,8 +24,9 @@ func TestCopierTakesWhatTagsReferTo(t *testing.T) {
 		blob := git(t, dir, "hash-object", "-w", path)
 		git(t, dir, "tag", "-a", "-m", "tag", name, blob)
 		tag := object.MustID(git(t, dir, "rev-parse", name))
-		copies := session.NewCopier(open(t, filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1,
-			Session: "s", Fresh: []string{filepath.Join(dir, "objects")}}))
+		copies := session.NewCopier(open(t, filepath.Join(t.TempDir(), "session.git"),
+			session.RepoOptions{Format: object.SHA1,
+				Session: "s", Fresh: []string{filepath.Join(dir, "objects")}}))
 		if err := copies.Commits(t.Context(), []object.ID{tag}); err != nil {
 			t.Fatal(err)
 		}

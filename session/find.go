@@ -80,8 +80,8 @@ func (l *Lanes) findBack(name, back string) (Checkpoint, error) {
 	return list[n], nil
 }
 
-// findHead returns the oldest checkpoint that has the same HEAD as the newest checkpoint. The returned checkpoint contains the files
-// as they were after the commit of HEAD was made or first checked out.
+// findHead returns the oldest checkpoint that has the same HEAD as the newest checkpoint. The returned checkpoint
+// contains the files as they were after the commit of HEAD was made or first checked out.
 func (l *Lanes) findHead() (found Checkpoint, err error) {
 	var head object.ID
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -129,7 +129,8 @@ func (l *Lanes) findID(name string) (Checkpoint, error) {
 	}
 	var found []Checkpoint
 	err := l.EachCheckpoint(func(p Checkpoint) bool {
-		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // a checkpoint may be in two lanes
+		// a checkpoint may be in two lanes
+		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) {
 			found = append(found, p)
 		}
 		// Checkpoints arrive newest first, so all later ones have IDs that sort before the prefix.
@@ -159,11 +160,13 @@ func parseBack(text string) (int, error) {
 }
 
 // ageUnits maps the units of an age, as in "2h30m", to their durations.
-var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
+var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute,
+	's': time.Second}
 
-// ParseTime parses a time in one of these forms: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30), which means
-// the time today or, if that is in the future, yesterday; a date, which means the end of that day; a date and a time; or RFC
-// 3339. A text without a time zone is in the time zone of the parameter now. ParseTime returns false for any other text.
+// ParseTime parses a time in one of these forms: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30),
+// which means the time today or, if that is in the future, yesterday; a date, which means the end of that day; a date
+// and a time; or RFC 3339. A text without a time zone is in the time zone of the parameter now. ParseTime returns false
+// for any other text.
 func ParseTime(text string, now time.Time) (time.Time, bool) {
 	if age, ok := parseAge(text); ok {
 		return now.Add(-age), true

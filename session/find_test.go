@@ -28,7 +28,8 @@ func TestParseTime(t *testing.T) {
 			t.Errorf("ParseTime(%q): got %s, %v, want %s", text, got, ok, want)
 		}
 	}
-	for _, text := range []string{"", "10", "m", "01m", "0m", "01M80Q", "-5m", "10m5", "24:00", "9999999999m", "999999w", "2025-13-01", "HEAD", "before"} {
+	for _, text := range []string{"", "10", "m", "01m", "0m", "01M80Q", "-5m", "10m5", "24:00", "9999999999m", "999999w",
+		"2025-13-01", "HEAD", "before"} {
 		if at, ok := ParseTime(text, now); ok {
 			t.Errorf("ParseTime(%q): got %s, want no time", text, at)
 		}

@@ -99,7 +99,8 @@ func (c collector) segments() ([]segment, error) {
 	var all []segment
 	for _, ref := range refs {
 		s := segment{ref: ref.Name, tip: ref.ID}
-		// The ref points to the newest checkpoint of the segment. Each checkpoint has the previous checkpoint of the segment as a parent.
+		// The ref points to the newest checkpoint of the segment. Each checkpoint has the previous checkpoint of the segment
+		// as a parent.
 		for at := ref.ID; !at.IsZero(); {
 			p, parent, err := c.repo.checkpointAt(at)
 			if err != nil {
@@ -115,7 +116,8 @@ func (c collector) segments() ([]segment, error) {
 	return all, nil
 }
 
-// compareIDs returns -1, 0 or 1 if a sorts before, equal to or after b. The IDs of checkpoints sort in the order of their times.
+// compareIDs returns -1, 0 or 1 if a sorts before, equal to or after b. The IDs of checkpoints sort in the order of
+// their times.
 func compareIDs(a, b CheckpointID) int {
 	switch {
 	case a < b:
@@ -132,8 +134,9 @@ type collector struct {
 	o    GCOptions
 }
 
-// dropCheckpoints rewrites the segments of the session without the checkpoints that o.Keep does not keep, and returns the number
-// of kept checkpoints and the list of dropped ones. It does not remove objects. In a dry run it changes nothing.
+// dropCheckpoints rewrites the segments of the session without the checkpoints that o.Keep does not keep, and returns
+// the number of kept checkpoints and the list of dropped ones. It does not remove objects. In a dry run it changes
+// nothing.
 func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 	o := c.o
 	defer c.repo.Working()()
@@ -149,8 +152,9 @@ func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 	if err != nil {
 		return GCResult{}, err
 	}
-	keep := keepers{rules: o.Keep, now: o.Now, archived: !metaID.IsZero() && meta.State == Archived, pinned: map[object.ID]bool{},
-		held: meta.heldByOthers(o.Writer, o.Now)}
+	keep := keepers{rules: o.Keep, now: o.Now, archived: !metaID.IsZero() && meta.State == Archived,
+		pinned: map[object.ID]bool{},
+		held:   meta.heldByOthers(o.Writer, o.Now)}
 	for _, p := range pins {
 		keep.pinned[p.ID] = true
 	}
@@ -239,7 +243,8 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 // shorten removes the checkpoints that are not in kept from their segments. It rewrites each kept checkpoint that
 // follows a removed one in the same segment, and sets the refs of the segments and of the pins to the new commits by
 // one Update.
-func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
+func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref,
+	kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
 	moved := map[object.ID]object.ID{}  // new commit of each rewritten checkpoint

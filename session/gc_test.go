@@ -30,12 +30,15 @@ func (l *lane) checkpoint(at time.Time, segment int) session.Checkpoint {
 	f := l.r.Format()
 	blob := outgoing(l.t, f, object.Blob, fmt.Sprintf("%s %s %x", l.name, at, rand.Uint64()))
 	all := outgoing(l.t, f, object.Blob, "all have it\n")
-	tree := outgoing(l.t, f, object.Tree, string(session.EncodeTree([]object.TreeEntry{{Name: "own", Mode: object.ModeFile, ID: blob.ID}, {Name: "all", Mode: object.ModeFile, ID: all.ID}})))
+	tree := outgoing(l.t, f, object.Tree,
+		string(session.EncodeTree([]object.TreeEntry{{Name: "own", Mode: object.ModeFile, ID: blob.ID},
+			{Name: "all", Mode: object.ModeFile, ID: all.ID}})))
 	state, objects, err := session.EncodeState(f, session.State{Index: session.Index{Tree: tree.ID}}, nil, at)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree.ID, State: state, Session: l.r.Session(), Lane: l.name, Segment: segment, Reason: session.Idle, Time: at.Truncate(time.Second).UTC(), Prev: l.last.ID}
+	p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree.ID, State: state, Session: l.r.Session(),
+		Lane: l.name, Segment: segment, Reason: session.Idle, Time: at.Truncate(time.Second).UTC(), Prev: l.last.ID}
 	parent := object.ID{}
 	change := session.RefChange{Name: session.SegmentRef(p.Session, l.name, segment)}
 	if l.last.Segment == segment {
@@ -78,7 +81,8 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 		l := &lane{t: t, r: r, name: "main"}
 		var made []session.Checkpoint
-		for i, at := range []time.Duration{50 * day, 40*day + time.Hour, 40 * day, 20*day + 2*time.Hour, 20*day + time.Hour, 20 * day, 8*day + time.Hour, 8 * day, 6 * day, time.Hour} {
+		for i, at := range []time.Duration{50 * day, 40*day + time.Hour, 40 * day, 20*day + 2*time.Hour, 20*day + time.Hour,
+			20 * day, 8*day + time.Hour, 8 * day, 6 * day, time.Hour} {
 			made = append(made, l.checkpoint(now.Add(-at), []int{1, 2, 2, 3, 3, 3, 4, 4, 4, 5}[i]))
 		}
 		other := &lane{t: t, r: r, name: "main-far-1234"}
@@ -87,15 +91,18 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 			t.Fatal(err)
 		}
 		user := commits(t, r, 2)
-		if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: user[0]}, {Name: session.KeptPrefix("s") + "x", New: user[1]}}); err != nil {
+		if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: user[0]},
+			{Name: session.KeptPrefix("s") + "x", New: user[1]}}); err != nil {
 			t.Fatal(err)
 		}
-		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // in the order of their creation, the newest first
+		// in the order of their creation, the newest first
+		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID}
 		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
 		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(checkpoints(t, r)) != 11 {
 			t.Fatalf("dry run of gc: got %+v, %v, want 6 kept and 5 dropped, and 11 checkpoints left", dry, err)
 		}
-		if !slices.Equal(ids(dry.Dropped), []session.CheckpointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
+		if !slices.Equal(ids(dry.Dropped), []session.CheckpointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID,
+			made[0].ID}) {
 			t.Errorf("dry run of gc: got dropped checkpoints %v", ids(dry.Dropped))
 		}
 		done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
@@ -111,7 +118,8 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 				t.Error(err)
 			}
 			was := slices.IndexFunc(made, func(o session.Checkpoint) bool { return o.ID == p.ID })
-			if was >= 0 && (p.Tree != made[was].Tree || p.State != made[was].State || !p.Time.Equal(made[was].Time) || p.Segment != made[was].Segment) {
+			if was >= 0 && (p.Tree != made[was].Tree || p.State != made[was].State || !p.Time.Equal(made[was].Time) ||
+				p.Segment != made[was].Segment) {
 				t.Errorf("checkpoint after gc: got %+v, before gc it was %+v", p, made[was])
 			}
 		}
@@ -181,13 +189,15 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	for i := range 3 {
 		l.checkpoint(now.Add(time.Duration(i-100)*day), 1)
 	}
-	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 0 {
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil ||
+		len(done.Dropped) != 0 {
 		t.Errorf("gc while another host holds the lane: got %+v, %v, want none dropped", done, err)
 	}
 	if _, err := claim(r, w, takeOver); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 2 {
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil ||
+		len(done.Dropped) != 2 {
 		t.Errorf("gc by the writer that holds the lane: got %+v, %v, want 2 dropped", done, err)
 	}
 }
@@ -219,7 +229,8 @@ func TestGCKeepsForeignObjects(t *testing.T) {
 	if err := r.Update(ctx, []session.RefChange{{Name: session.BaseRef("s"), Old: base.Commit}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || !r.Owned(object.MustID(tree)) {
+	if _, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil ||
+		!r.Owned(object.MustID(tree)) {
 		t.Errorf("gc removed the tree of a loose commit: %v", err)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
@@ -247,12 +258,17 @@ func TestGCBesideWriters(t *testing.T) {
 			func() {
 				defer r.Working()()
 				// The writers create the same objects repeatedly, so some exist already without being reachable from a ref.
-				tree := outgoing(t, r.Format(), object.Tree, string(session.EncodeTree([]object.TreeEntry{{Name: "f", Mode: object.ModeFile, ID: outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)).ID}})))
-				c := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, n%5, n%5))
-				if err := r.Write(context.Background(), []odb.Outgoing{outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)), tree, c}); err != nil {
+				tree := outgoing(t, r.Format(), object.Tree,
+					string(session.EncodeTree([]object.TreeEntry{{Name: "f", Mode: object.ModeFile,
+						ID: outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)).ID}})))
+				c := outgoing(t, r.Format(), object.Commit,
+					fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, n%5, n%5))
+				if err := r.Write(context.Background(), []odb.Outgoing{outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)), tree,
+					c}); err != nil {
 					t.Error(err)
 				}
-				if err := r.Update(context.Background(), []session.RefChange{{Name: "refs/heads/w", New: c.ID, Force: true}}); err != nil {
+				if err := r.Update(context.Background(),
+					[]session.RefChange{{Name: "refs/heads/w", New: c.ID, Force: true}}); err != nil {
 					t.Error(err)
 				}
 				tips = append(tips, c.ID)
@@ -260,7 +276,8 @@ func TestGCBesideWriters(t *testing.T) {
 		}
 	}()
 	for i := range 5 {
-		if _, err := session.GC(t.Context(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: time.Duration(110-2*i) * day, Daily: 1}}); err != nil {
+		if _, err := session.GC(t.Context(), r, session.GCOptions{Session: "s", Now: now,
+			Keep: session.Retention{All: time.Duration(110-2*i) * day, Daily: 1}}); err != nil {
 			t.Error(err)
 		}
 		git(t, r.Dir(), "fsck")
@@ -315,7 +332,8 @@ func BenchmarkGC(b *testing.B) {
 		now := time.Now()
 		fillWithCheckpoints(b, r, checkpoints, now)
 		b.StartTimer()
-		done, err := session.GC(context.Background(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
+		done, err := session.GC(context.Background(), r,
+			session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
 		if err != nil || len(done.Dropped) < checkpoints/2 {
 			b.Fatalf("gc: got %+v, %v", done, err)
 		}
@@ -338,7 +356,8 @@ func fillWithCheckpoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 	}
 	var entries []object.TreeEntry
 	for i := range 1000 {
-		entries = append(entries, object.TreeEntry{Name: fmt.Sprintf("file%04d", i), Mode: object.ModeFile, ID: add(object.Blob, fmt.Appendf(nil, "%d\n", i))})
+		entries = append(entries, object.TreeEntry{Name: fmt.Sprintf("file%04d", i), Mode: object.ModeFile,
+			ID: add(object.Blob, fmt.Appendf(nil, "%d\n", i))})
 	}
 	var changes []session.RefChange
 	var last session.Checkpoint
@@ -351,7 +370,8 @@ func fillWithCheckpoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 			b.Fatal(err)
 		}
 		all = append(all, objects...)
-		p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree, State: state, Session: "s", Lane: "main", Segment: 1 + i/200, Reason: session.Idle, Time: at, Prev: last.ID}
+		p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree, State: state, Session: "s", Lane: "main",
+			Segment: 1 + i/200, Reason: session.Idle, Time: at, Prev: last.ID}
 		parent := object.ID{}
 		if last.Segment == p.Segment {
 			parent = last.Commit

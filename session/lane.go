@@ -53,7 +53,8 @@ func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
 
-// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts that come from users and other hosts.
+// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts that come from users and
+// other hosts.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
@@ -138,7 +139,8 @@ func (m *Meta) Ended() error {
 	return nil
 }
 
-// claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as Claim.
+// claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as
+// Claim.
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if err := m.Ended(); err != nil {
 		return c, err
@@ -169,8 +171,8 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 			m.transit(Paused, now, q.Actor, reason)
 		}
 	}
-	// Start a new segment if the previous writer had another state directory, because two state directories must never write to
-	// the same segment.
+	// Start a new segment if the previous writer had another state directory, because two state directories must never
+	// write to the same segment.
 	if l.Writer.State != "" && !l.Writer.Same(q.Writer) {
 		c.Previous = *l
 		l.Segment++
@@ -263,7 +265,8 @@ func (m *Meta) Become(t Transition, now time.Time) error {
 // Withdraw undoes the claim of w on a lane to which w has written no checkpoint. It releases the lane, and restores the
 // lane's entry from the metadata in the commit before, which is older than the claim. So a later Claim treats the
 // previous writer as the last writer of the lane. reason and actor are recorded in the history.
-func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
+func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID,
+	reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
 		return Meta{}, fmt.Errorf("read session %s: %w", session, err)

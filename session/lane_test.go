@@ -61,7 +61,8 @@ func writerOnOtherHost(t *testing.T) session.Writer {
 func begun(t *testing.T) *session.Repo {
 	t.Helper()
 	r := open(t, filepath.Join(t.TempDir(), "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
-	m, err := session.CreateMeta(t.Context(), r, session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
+	m, err := session.CreateMeta(t.Context(), r,
+		session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
 	if err != nil || m.State != session.Open {
 		t.Fatalf("create the session: got %+v, %v", m, err)
 	}
@@ -148,7 +149,8 @@ func TestLifeOfASession(t *testing.T) {
 	r := begun(t)
 	ctx, w := t.Context(), here(t, t.TempDir())
 	c, err := claim(r, w, nil)
-	if err != nil || c.Lane.Name != "main" || c.Lane.Segment != 1 || c.Interrupted || c.TookOver || c.Meta.State != session.Active {
+	if err != nil || c.Lane.Name != "main" || c.Lane.Segment != 1 || c.Interrupted || c.TookOver ||
+		c.Meta.State != session.Active {
 		t.Fatalf("first claim: got %+v, %v", c, err)
 	}
 	before, _ := r.Ref(session.MetaRef("s"))
@@ -187,7 +189,8 @@ func TestLifeOfASession(t *testing.T) {
 		}
 	}
 	session.Release(ctx, r, "s", "main", elsewhere, "unmounted", "joe")
-	for _, to := range []session.LifeState{session.Closed, session.Closed, session.Archived, session.Open, session.Archived, session.Open, session.Open} {
+	for _, to := range []session.LifeState{session.Closed, session.Closed, session.Archived, session.Open,
+		session.Archived, session.Open, session.Open} {
 		if _, err := transit(ctx, r, "s", session.Transition{State: to, Actor: "joe", Reason: "merged"}); err != nil {
 			t.Errorf("transit to %s: %v", to, err)
 		}
@@ -198,7 +201,8 @@ func TestLifeOfASession(t *testing.T) {
 			t.Errorf("claim in the state %s: got %v, want ErrClosed", to, err)
 		}
 	}
-	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host + " resumed:mounted paused:unmounted" +
+	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host +
+		" resumed:mounted paused:unmounted" +
 		" closed:merged archived:merged paused:merged archived:merged paused:merged = paused"
 	if got := historyText(t, r); got != want {
 		t.Errorf("transitions: got %s\nwant %s", got, want)
@@ -237,7 +241,8 @@ func TestCrashIsRecordedAsPause(t *testing.T) {
 	}
 	r = begun(t)
 	claim(r, dead(t, state), nil)
-	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
+	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe",
+		Reason: "it is gone"}); err != nil || m.State != session.Paused {
 		t.Errorf("pause the session of a dead writer: got %+v, %v", m, err)
 	}
 	if got, want := historyText(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
@@ -247,7 +252,8 @@ func TestCrashIsRecordedAsPause(t *testing.T) {
 	r = begun(t)
 	claim(r, writerOnOtherHost(t), nil)
 	var held *session.HeldError
-	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far holds session s since ") {
+	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown ||
+		!strings.Contains(err.Error(), "host far holds session s since ") {
 		t.Errorf("claim a session that another host holds: got %v, want HeldError that names the host", err)
 	}
 }
@@ -263,7 +269,8 @@ func TestLostLaneIsReplaced(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "theirs.git")
 	git(t, ".", "clone", "--quiet", "--mirror", ours.Dir(), dir)
 	theirs := open(t, dir, session.RepoOptions{Format: object.SHA1, Session: "s"})
-	if c, err := claim(theirs, other, takeOver); err != nil || c.Previous.Writer != w || c.Previous.Segment != c.Lane.Segment-1 {
+	if c, err := claim(theirs, other, takeOver); err != nil || c.Previous.Writer != w ||
+		c.Previous.Segment != c.Lane.Segment-1 {
 		t.Fatalf("take over the lane: got %+v, %v, want the writer and the segment before it", c, err)
 	}
 	if c, err := claim(theirs, other, nil); err != nil || c.Previous.Writer != (session.Writer{}) {
@@ -277,8 +284,10 @@ func TestLostLaneIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, lane, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: "main", Writer: w, Theirs: id, Actor: "joe"})
-	if err != nil || !strings.HasPrefix(lane.Name, "main-") || session.ValidName(lane.Name) != nil || !lane.Writer.Same(w) || m.State != session.Active {
+	m, lane, err := session.Yield(t.Context(), ours,
+		session.YieldRequest{Session: "s", Lane: "main", Writer: w, Theirs: id, Actor: "joe"})
+	if err != nil || !strings.HasPrefix(lane.Name, "main-") || session.ValidName(lane.Name) != nil ||
+		!lane.Writer.Same(w) || m.State != session.Active {
 		t.Fatalf("yield the lane: got %+v, %+v, %v, want a new lane of this writer", m, lane, err)
 	}
 	if m.Lanes[0].Writer != other || len(m.Lanes) != 2 {
@@ -289,7 +298,8 @@ func TestLostLaneIsReplaced(t *testing.T) {
 	if c, err := claim(ours, w, func(q *session.ClaimRequest) { q.Lane = lane.Name }); err != nil || c.Interrupted {
 		t.Errorf("claim the new lane: got %+v, %v", c, err)
 	}
-	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil || m.State != session.Active {
+	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil ||
+		m.State != session.Active {
 		t.Errorf("release the new lane while the other writer works: got %+v, %v, want state active", m, err)
 	}
 	// The other writer merges this version. It has nothing to add, so it writes no new version.
@@ -298,14 +308,17 @@ func TestLostLaneIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, l, err := session.Yield(t.Context(), theirs, session.YieldRequest{Session: "s", Lane: "main", Writer: other, Theirs: back}); err != nil || l.Name != "main" || l.Writer != other {
+	if _, l, err := session.Yield(t.Context(), theirs,
+		session.YieldRequest{Session: "s", Lane: "main", Writer: other, Theirs: back}); err != nil || l.Name != "main" ||
+		l.Writer != other {
 		t.Errorf("yield in the other repository: got %+v, %v, want the main lane of the other writer", l, err)
 	}
 	if now, _ := theirs.Ref(session.MetaRef("s")); now != back {
 		t.Errorf("metadata in the other repository: got commit %s, want %s", now, back)
 	}
 	// The writer keeps a lane that was not taken over.
-	again, l, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
+	again, l, err := session.Yield(t.Context(), ours,
+		session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
 	if err != nil || l.Name != lane.Name {
 		t.Errorf("yield a lane that was not taken over: got %+v, %+v, %v, want the same lane", again, l, err)
 	}
@@ -385,7 +398,8 @@ func TestNames(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, bad := range []string{"", ".a", "-a", "a/b", "a..b", "a.lock", "a.", "a b", "ä", "@", strings.Repeat("a", 129)} {
+	for _, bad := range []string{"", ".a", "-a", "a/b", "a..b", "a.lock", "a.", "a b", "ä", "@",
+		strings.Repeat("a", 129)} {
 		if session.ValidName(bad) == nil {
 			t.Errorf("ValidName(%q): got nil, want an error", bad)
 		}
@@ -393,7 +407,8 @@ func TestNames(t *testing.T) {
 }
 
 func FuzzParseMeta(f *testing.F) {
-	m := session.Meta{Version: 1, Session: "s", Format: "sha1", Began: time.Unix(1, 0).UTC(), State: session.Active, Lanes: []session.Lane{{Name: "main", Segment: 3}}}
+	m := session.Meta{Version: 1, Session: "s", Format: "sha1", Began: time.Unix(1, 0).UTC(), State: session.Active,
+		Lanes: []session.Lane{{Name: "main", Segment: 3}}}
 	text, err := json.Marshal(m)
 	if err != nil {
 		f.Fatal(err)
@@ -431,7 +446,8 @@ func TestContinuedMountIsNoPause(t *testing.T) {
 		t.Errorf("history: got %q, want %q", got, want)
 	}
 	var held *session.HeldError
-	if _, err := claim(r, here(t, t.TempDir()), func(q *session.ClaimRequest) { q.Continued = true }); !errors.As(err, &held) {
+	if _, err := claim(r, here(t, t.TempDir()), func(q *session.ClaimRequest) { q.Continued = true }); !errors.As(err,
+		&held) {
 		t.Errorf("claim by another state directory: got %v, want that the writer holds the session", err)
 	}
 }

@@ -21,8 +21,8 @@ const (
 	// BranchesAsIs is a value of Layout.Branches. It means that branches have the same names on the session remote as
 	// in the mount.
 	BranchesAsIs = "as-is"
-	// DefaultBranches is the pattern of branch names if another session, or no session, owns the plain names of the session
-	// remote (see OwnerRef).
+	// DefaultBranches is the pattern of branch names if another session, or no session, owns the plain names of the
+	// session remote (see OwnerRef).
 	DefaultBranches = "afs/{session}/{branch}"
 
 	sessionField = "{session}"
@@ -46,8 +46,8 @@ func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
 
-// TagsPrefix returns the prefix of a session's tags on a session remote whose plain names the session does not own. The prefix is
-// outside of refs/tags/, because new tags in refs/tags/ often start release pipelines.
+// TagsPrefix returns the prefix of a session's tags on a session remote whose plain names the session does not own. The
+// prefix is outside of refs/tags/, because new tags in refs/tags/ often start release pipelines.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
 // ValidBranches returns an error if pattern is not a valid value of Layout.Branches.
@@ -61,7 +61,8 @@ func ValidBranches(pattern string) error {
 		return fmt.Errorf("pattern %.100q contains {session} more than once", pattern)
 	}
 	name := headsPrefix + strings.NewReplacer(sessionField, "s", branchField, "b").Replace(pattern)
-	if !refname.Valid(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
+	if !refname.Valid(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") ||
+		strings.HasPrefix(pattern, "refs/") {
 		return fmt.Errorf("pattern %.100q does not produce valid branch names; an example is %s", pattern, DefaultBranches)
 	}
 	return nil
@@ -70,8 +71,8 @@ func ValidBranches(pattern string) error {
 // asIs reports whether branches have the same names on the session remote as in the mount.
 func (l Layout) asIs() bool { return l.Branches == BranchesAsIs || l.Branches == "" && l.Own }
 
-// Pattern returns the pattern of branch names on the session remote, such as "{branch}" or "afs/fix/{branch}": {session}
-// is replaced by the name of the session, and {branch} remains.
+// Pattern returns the pattern of branch names on the session remote, such as "{branch}" or "afs/fix/{branch}":
+// {session} is replaced by the name of the session, and {branch} remains.
 func (l Layout) Pattern() string {
 	pattern := l.Branches
 	switch {

@@ -44,7 +44,8 @@ func TestLayoutMapsNamesBothWays(t *testing.T) {
 			t.Errorf("%+v: no prefix in %q is a prefix of %s", c.layout, c.layout.Prefixes(), c.there)
 		}
 	}
-	for _, other := range []string{"refs/heads/main", "refs/heads/afs/other/main", "refs/heads/afs/fix", "refs/tags/v1", "refs/afs/tags/other/v1", "refs/afs/meta/fix"} {
+	for _, other := range []string{"refs/heads/main", "refs/heads/afs/other/main", "refs/heads/afs/fix", "refs/tags/v1",
+		"refs/afs/tags/other/v1", "refs/afs/meta/fix"} {
 		if ref, ok := (Layout{Session: "fix"}).Here(other); ok {
 			t.Errorf("%s of another session was mapped to %s of session fix", other, ref)
 		}
@@ -57,7 +58,9 @@ func TestValidBranches(t *testing.T) {
 			t.Errorf("ValidBranches(%q): got %v, want nil", good, err)
 		}
 	}
-	for _, bad := range []string{"afs", "afs/{session}", "{branch}/{branch}", "{session}/{session}/{branch}", "a..b/{branch}", "/{branch}", "a b/{branch}", "{branch}.lock", "{branch}/", "-{branch}", "refs/heads/{branch}", "{user}/{branch}"} {
+	for _, bad := range []string{"afs", "afs/{session}", "{branch}/{branch}", "{session}/{session}/{branch}",
+		"a..b/{branch}", "/{branch}", "a b/{branch}", "{branch}.lock", "{branch}/", "-{branch}", "refs/heads/{branch}",
+		"{user}/{branch}"} {
 		if ValidBranches(bad) == nil {
 			t.Errorf("ValidBranches(%q): got nil, want an error", bad)
 		}
@@ -79,8 +82,10 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 		want  bool
 	}{
 		{"an empty repository", refs(), true},
-		{"what the session sent before its branches", refs("refs/afs/meta/fix", "refs/afs/j/fix/main/000001", "refs/afs/ground/fix/1"), true},
-		{"refs that need no session", refs("refs/afs/policy", "refs/afs/approvals/other", "refs/afs/cache/entries/12/1234", "refs/afs/locks"), true},
+		{"what the session sent before its branches",
+			refs("refs/afs/meta/fix", "refs/afs/j/fix/main/000001", "refs/afs/ground/fix/1"), true},
+		{"refs that need no session", refs("refs/afs/policy", "refs/afs/approvals/other", "refs/afs/cache/entries/12/1234",
+			"refs/afs/locks"), true},
 		{"one of these below refs/afs/locks", refs("refs/afs/locks/a"), true},
 		{"names that resemble them", refs("refs/afs/policies"), false},
 		{"a branch of somebody's", refs("refs/heads/main"), false},
@@ -108,7 +113,8 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 func TestMapped(t *testing.T) {
 	a, b := object.MustID(strings.Repeat("12", 20)), object.MustID(strings.Repeat("34", 20))
 	there := map[string]object.ID{
-		"refs/heads/main": a, "refs/afs/carried/fix/heads/main": a, "refs/heads/afs/fix/main": b, "refs/tags/v1": a, "refs/afs/tags/fix/v2": b,
+		"refs/heads/main": a, "refs/afs/carried/fix/heads/main": a, "refs/heads/afs/fix/main": b, "refs/tags/v1": a,
+		"refs/afs/tags/fix/v2": b,
 	}
 	want := map[string]object.ID{"refs/heads/main": b, "refs/tags/v2": b}
 	if got := (Layout{Session: "fix"}).Mapped(there); !maps.Equal(got, want) {

@@ -23,7 +23,8 @@ type HeldError struct {
 	Writer        Writer    // the writer that holds the lane
 	Since         time.Time // time at which the writer claimed the lane
 	Life          Life      // Lives or Unknown: whether the writer's process runs
-	Seen, Until   time.Time // last sign of life, and end of the lease by the clock of this host; zero if the lane has no lease
+	// last sign of life, and end of the lease by the clock of this host; zero if the lane has no lease
+	Seen, Until time.Time
 }
 
 // Error returns a text that names the process that holds the lane, or its host if the process cannot be checked from
@@ -78,7 +79,8 @@ func (m Meta) Held(lane string, w Writer, now time.Time) *HeldError {
 	if over := !until.IsZero() && now.After(until); life == Dead || life == Unknown && (over || l.Writer.replacedBy(w)) {
 		return nil
 	}
-	return &HeldError{Session: m.Session, Lane: lane, Writer: l.Writer, Since: l.Since, Life: life, Seen: l.Seen, Until: until}
+	return &HeldError{Session: m.Session, Lane: lane, Writer: l.Writer, Since: l.Since, Life: life,
+		Seen: l.Seen, Until: until}
 }
 
 // replacedBy reports whether o continues the work of w, which must have ended: both have the same identity, and only
@@ -87,7 +89,8 @@ func (w Writer) replacedBy(o Writer) bool { return w.Identity != "" && w.Identit
 
 // InUse reports whether a writer holds or may hold a lane of the session at the time now; see Held.
 func (m Meta) InUse(now time.Time) bool {
-	return m.State == Active && slices.ContainsFunc(m.Lanes, func(l Lane) bool { return m.Held(l.Name, Writer{}, now) != nil })
+	return m.State == Active && slices.ContainsFunc(m.Lanes,
+		func(l Lane) bool { return m.Held(l.Name, Writer{}, now) != nil })
 }
 
 // Now returns the state of the session at the time now. It returns Paused for a session that is recorded as active

@@ -30,15 +30,18 @@ func TestLease(t *testing.T) {
 		in     string // text that the error must contain
 		active bool   // whether the session counts as in use for a host that does not write to it
 	}{
-		"living":                   {session.Lane{Writer: far, Lease: 900}, mine, 14 * time.Minute, true, "last sign of life was at 12:00:00, and its lease ends at 2026-11-28 12:15:00 UTC", true},
-		"over":                     {session.Lane{Writer: far, Lease: 900}, mine, 15*time.Minute + 1, false, "", false},
-		"clock of the writer fast": {session.Lane{Writer: far, Lease: 900}, mine, -time.Hour, true, "lease ends at 2026-11-28 12:15", true},
-		"older version":            {session.Lane{Writer: far}, mine, 1000 * time.Hour, true, "may still use it", true},
-		"this host":                {session.Lane{Writer: here(t, t.TempDir()), Lease: 900}, mine, time.Hour, true, "process", true},
-		"same state directory":     {session.Lane{Writer: mine, Lease: 900}, mine, 0, false, "", true},
-		"same identity":            {session.Lane{Writer: named, Lease: 900}, again, 0, false, "", true},
-		"other identity":           {session.Lane{Writer: named, Lease: 900}, mine, 0, true, "host far", true},
-		"no identities":            {session.Lane{Writer: far, Lease: 900}, mine, 0, true, "host far", true},
+		"living": {session.Lane{Writer: far, Lease: 900}, mine, 14 * time.Minute, true,
+			"last sign of life was at 12:00:00, and its lease ends at 2026-11-28 12:15:00 UTC", true},
+		"over": {session.Lane{Writer: far, Lease: 900}, mine, 15*time.Minute + 1, false, "", false},
+		"clock of the writer fast": {session.Lane{Writer: far, Lease: 900}, mine, -time.Hour, true,
+			"lease ends at 2026-11-28 12:15", true},
+		"older version": {session.Lane{Writer: far}, mine, 1000 * time.Hour, true, "may still use it", true},
+		"this host": {session.Lane{Writer: here(t, t.TempDir()), Lease: 900}, mine, time.Hour, true,
+			"process", true},
+		"same state directory": {session.Lane{Writer: mine, Lease: 900}, mine, 0, false, "", true},
+		"same identity":        {session.Lane{Writer: named, Lease: 900}, again, 0, false, "", true},
+		"other identity":       {session.Lane{Writer: named, Lease: 900}, mine, 0, true, "host far", true},
+		"no identities":        {session.Lane{Writer: far, Lease: 900}, mine, 0, true, "host far", true},
 	} {
 		c.lane.Name, c.lane.Seen = "main", seen
 		m := session.Meta{Session: "s", State: session.Active, Lanes: []session.Lane{c.lane}}
@@ -54,7 +57,8 @@ func TestLease(t *testing.T) {
 	// A process of this host that runs keeps its lane from a daemon with the same identity.
 	mineToo := here(t, t.TempDir())
 	mineToo.Identity = "box-1"
-	m := session.Meta{State: session.Active, Lanes: []session.Lane{{Name: "main", Writer: mineToo, Seen: seen, Lease: 900}}}
+	m := session.Meta{State: session.Active,
+		Lanes: []session.Lane{{Name: "main", Writer: mineToo, Seen: seen, Lease: 900}}}
 	if m.Held("main", again, seen) == nil {
 		t.Error("a running process of this host with the same identity does not hold its lane")
 	}
@@ -94,7 +98,8 @@ func TestLeaseEnds(t *testing.T) {
 	}
 	age(r, 61*time.Second)
 	c, err := claim(r, mine, leased(time.Hour))
-	if err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 || c.Lane.Lease != 3600 || time.Since(c.Lane.Seen) > time.Minute {
+	if err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 || c.Lane.Lease != 3600 ||
+		time.Since(c.Lane.Seen) > time.Minute {
 		t.Fatalf("claim after the lease: got %+v, %v", c, err)
 	}
 	if got := historyText(t, r); !strings.HasSuffix(got, "paused:interrupted resumed:mounted = active") {
@@ -110,7 +115,8 @@ func TestLeaseEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	age(r, time.Hour)
-	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Closed}); err != nil || m.State != session.Closed {
+	if m, err := transit(t.Context(), r, "s", session.Transition{State: session.Closed}); err != nil ||
+		m.State != session.Closed {
 		t.Errorf("close after the lease: got %+v, %v", m, err)
 	}
 }

@@ -94,8 +94,8 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		}
 	}
 	most := -1
-	// Every version has all transitions of its parent. A version that adds no transition has the same number of transitions as its
-	// parent, so skip the versions that are parents.
+	// Every version has all transitions of its parent. A version that adds no transition has the same number of
+	// transitions as its parent, so skip the versions that are parents.
 	for id, transitions := range metas {
 		if !passed[id] && transitions > most {
 			most, newest[MetaRef(r.session)] = transitions, id

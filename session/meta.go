@@ -9,19 +9,22 @@ import (
 // Meta is the metadata of a session. It is stored as the file session.json in the tree of the commit to which MetaRef
 // points. The parent of this commit is the previous version of the metadata.
 type Meta struct {
-	Version    int       `json:"version"`               // version of the format: metaVersion
-	Session    string    `json:"session"`               // name of the session
-	Remote     string    `json:"remote"`                // URL of the mounted remote, without secrets
-	Ref        string    `json:"ref"`                   // full name of the branch or tag that was mounted; "" for a commit
-	Base       string    `json:"base"`                  // commit that the session started from; "" for a branch without a commit
+	Version int    `json:"version"` // version of the format: metaVersion
+	Session string `json:"session"` // name of the session
+	Remote  string `json:"remote"`  // URL of the mounted remote, without secrets
+	Ref     string `json:"ref"`     // full name of the branch or tag that was mounted; "" for a commit
+	// commit that the session started from; "" for a branch without a commit
+	Base       string    `json:"base"`
 	Format     string    `json:"format"`                // object format: "sha1" or "sha256"
 	Began      time.Time `json:"began"`                 // time at which the session was created
 	State      LifeState `json:"state"`                 // state of the session
 	From       string    `json:"from,omitempty"`        // "SESSION CHECKPOINT": checkpoint from which it was forked
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
-	CopyOf     string    `json:"copy_of,omitempty"`     // link to the original, if the session was copied by the fork of a repository
-	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
-	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
+	// link to the original, if the session was copied by the fork of a repository
+	CopyOf string `json:"copy_of,omitempty"`
+	// pattern of branch names on the session remote; see Layout.Branches
+	Branches string `json:"branches,omitempty"`
+	Lanes    []Lane `json:"lanes"` // chains of checkpoints; see Lane
 	profile.Profile
 	// Erased lists the records that were erased from the transcript. Forks of the session erase the same records from
 	// their copies.
@@ -29,8 +32,8 @@ type Meta struct {
 	Transitions []Transition `json:"-"` // changes of the state, oldest first; stored in transitions.jsonl
 }
 
-// Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all records
-// that are older than the time Before.
+// Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all
+// records that are older than the time Before.
 type Erasure struct {
 	IDs    []string  `json:"ids,omitempty"`   // IDs of the erased records
 	Before time.Time `json:"before,omitzero"` // if set, all records older than this time were erased
@@ -41,12 +44,13 @@ type Erasure struct {
 
 // Lane is a chain of checkpoints. One writer at a time adds checkpoints to it.
 type Lane struct {
-	Name    string    `json:"name"`    // name of the lane, which is a part of the names of its refs; see SegmentRef
-	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
-	Since   time.Time `json:"since"`   // time at which Writer claimed the lane
-	Segment int       `json:"segment"` // first segment to which Writer writes; increased by each claim of another state directory
-	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its process has
-	// ended without a release.
+	Name   string    `json:"name"`   // name of the lane, which is a part of the names of its refs; see SegmentRef
+	Writer Writer    `json:"writer"` // writer that holds the lane, or held it last
+	Since  time.Time `json:"since"`  // time at which Writer claimed the lane
+	// first segment to which Writer writes; increased by each claim of another state directory
+	Segment int `json:"segment"`
+	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its
+	// process has ended without a release.
 	Left *time.Time `json:"left,omitempty"`
 	// Seen is the time of the writer's last sign of life. The writer holds the lane for Lease seconds after that. If
 	// Lease is 0, as in metadata of older versions, the writer holds the lane until it releases the lane.

@@ -40,10 +40,12 @@ const (
 	maxErasedIDs   = 4000 // maximum number of IDs in all erasures together
 )
 
-// EntryPrefix is the prefix of the refs of cache entries (package cacheentry), which belong to all sessions of a session remote.
+// EntryPrefix is the prefix of the refs of cache entries (package cacheentry), which belong to all sessions of a
+// session remote.
 const EntryPrefix = Prefix + "cache/entries/"
 
-// ProfilePrefix is the prefix of the refs of read profiles (package fetch/readprofile), which belong to all sessions of a session remote.
+// ProfilePrefix is the prefix of the refs of read profiles (package fetch/readprofile), which belong to all sessions of
+// a session remote.
 const ProfilePrefix = Prefix + "profile/"
 
 // BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started.
@@ -66,7 +68,8 @@ func RestoredWorktreesRef(session string, state object.ID) string {
 	return restoredPrefix + session + "/worktrees-" + state.String()
 }
 
-// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this session.
+// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged
+// into this session.
 func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
@@ -98,10 +101,12 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	return Outgoing(f, object.Commit, b.Bytes())
 }
 
-// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a merge
-// through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and the root
-// commit as parent, and the empty tree. The results us and them are the IDs of the commits with the trees ours and theirs.
-func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
+// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base
+// of a merge through commits, so the objects are a root commit with the tree base, two commits with the trees ours and
+// theirs and the root commit as parent, and the empty tree. The results us and them are the IDs of the commits with the
+// trees ours and theirs.
+func CommitsToMerge(f object.Format,
+	base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
 		id, err := object.ParseID(treediff.Name(f, tree))
 		if err != nil {
@@ -207,7 +212,8 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 		if err := ValidName(l.Name); err != nil {
 			return bad("%w", err)
 		}
-		if l.Segment < 0 || l.Segment > maxSegment || slices.ContainsFunc(m.Lanes[:i], func(o Lane) bool { return o.Name == l.Name }) {
+		if l.Segment < 0 || l.Segment > maxSegment ||
+			slices.ContainsFunc(m.Lanes[:i], func(o Lane) bool { return o.Name == l.Name }) {
 			return bad("lane %s is listed twice or has the invalid segment %d", l.Name, l.Segment)
 		}
 	}
@@ -324,7 +330,8 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 // erase records the erasure e, and removes the oldest erasures beyond the limits maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
 	// If an equal or wider erasure is recorded already, nothing has to be added.
-	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
+	if slices.ContainsFunc(m.Erased,
+		func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
 		return
 	}
 	m.Erased = append(slices.Clone(m.Erased), e)
@@ -353,8 +360,8 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 	return id, nil
 }
 
-// CreateMeta writes the first version of a session's metadata and returns it. If the session has metadata already, CreateMeta
-// writes nothing and returns the existing metadata.
+// CreateMeta writes the first version of a session's metadata and returns it. If the session has metadata already,
+// CreateMeta writes nothing and returns the existing metadata.
 func CreateMeta(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
 		return known, err

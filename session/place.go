@@ -68,7 +68,8 @@ func (p *place) holds(id object.ID) (held, loose bool) {
 	if _, err := os.Lstat(filepath.Join(p.dir, name[:2], name[2:])); err == nil {
 		return true, true
 	}
-	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed the object after the packs were searched
+	// git may have packed the object after the packs were searched
+	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) {
 		return true, false
 	}
 	return false, false

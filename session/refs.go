@@ -134,7 +134,8 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	if err != nil {
 		return object.ID{}, err
 	}
-	i, ok := slices.BinarySearchFunc(packed, name, func(p packedrefs.Ref, name string) int { return strings.Compare(p.Name, name) })
+	i, ok := slices.BinarySearchFunc(packed, name,
+		func(p packedrefs.Ref, name string) int { return strings.Compare(p.Name, name) })
 	if !ok {
 		return object.ID{}, nil
 	}
@@ -152,11 +153,12 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 // contain no valid value, for example after a power failure.
 func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string, _ error) {
 	found := map[string]packedrefs.Ref{}
-	// Read loose refs before packed refs: git pack-refs writes a ref to packed-refs before it removes the file of the loose ref,
-	// so no ref is missed.
+	// Read loose refs before packed refs: git pack-refs writes a ref to packed-refs before it removes the file of the
+	// loose ref, so no ref is missed.
 	var links []string
 	root := filepath.Join(r.dir, "refs")
-	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // directory of all names that begin with prefix
+	// directory of all names that begin with prefix
+	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x")))
 	if !strings.HasPrefix(prefix, "refs/") {
 		start = root
 	}

@@ -88,12 +88,13 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 		if err := w.expect(c); err != nil {
 			return err
 		}
-		// Skip a change if the ref has the new value already, so that apply does not create directories just to lock a ref that
-		// does not exist.
+		// Skip a change if the ref has the new value already, so that apply does not create directories just to lock a ref
+		// that does not exist.
 		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
-		if c.New.IsZero() && slices.ContainsFunc(changes, func(o RefChange) bool { return !o.New.IsZero() && InWay(c.Name, o.Name) }) {
+		if c.New.IsZero() && slices.ContainsFunc(changes,
+			func(o RefChange) bool { return !o.New.IsZero() && InWay(c.Name, o.Name) }) {
 			first = append(first, c)
 		} else {
 			then = append(then, c)
@@ -169,8 +170,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 			return err
 		}
 	}
-	// The packed value is removed before the file of the ref. In the other order, a crash between the two steps would make the packed
-	// value the value of the ref.
+	// The packed value is removed before the file of the ref. In the other order, a crash between the two steps would make
+	// the packed value the value of the ref.
 	if err := w.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
@@ -232,8 +233,8 @@ func (w *refWriter) makeRoom(c RefChange) error {
 	return makeDirs(filepath.Dir(file))
 }
 
-// removeEmpty removes a directory that contains nothing but empty directories, at any depth. It ignores a path that does not
-// exist or is not a directory.
+// removeEmpty removes a directory that contains nothing but empty directories, at any depth. It ignores a path that
+// does not exist or is not a directory.
 func removeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

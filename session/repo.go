@@ -44,9 +44,9 @@ type RepoOptions struct {
 	Log      *zap.Logger   // logger; nil disables logging
 }
 
-// Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each of its
-// parts is a separate type: RefDir reads refs and refWriter changes them, sources reads objects, Lanes reads checkpoints, and
-// maintenance joins and removes packs.
+// Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each
+// of its parts is a separate type: RefDir reads refs and refWriter changes them, sources reads objects, Lanes reads
+// checkpoints, and maintenance joins and removes packs.
 //
 // Locks are acquired in this order: the locks of maintenance, refWriter.updating, the mutex of RefDir.
 type Repo struct {
@@ -86,8 +86,9 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	return r, nil
 }
 
-// prepare creates the missing files and directories of the repository, and writes its configuration. It writes HEAD last:
-// git does not accept a directory without HEAD as a repository, so git never uses a repository that a crash left incomplete.
+// prepare creates the missing files and directories of the repository, and writes its configuration. It writes HEAD
+// last: git does not accept a directory without HEAD as a repository, so git never uses a repository that a crash left
+// incomplete.
 func (r *Repo) prepare(o RepoOptions) error {
 	head := filepath.Join(r.dir, "HEAD")
 	if r.readOnly {
@@ -106,7 +107,8 @@ func (r *Repo) prepare(o RepoOptions) error {
 	for _, b := range o.Borrow {
 		alternates.WriteString(quoteAlternate(b) + "\n")
 	}
-	if err := writeChanged(filepath.Join(r.dir, "objects", "info", "alternates"), []byte(alternates.String())); err != nil {
+	if err := writeChanged(filepath.Join(r.dir, "objects", "info", "alternates"),
+		[]byte(alternates.String())); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(head); !errors.Is(err, fs.ErrNotExist) {
@@ -124,8 +126,9 @@ func (r *Repo) prepare(o RepoOptions) error {
 	return nil
 }
 
-// quoteAlternate returns the line for path in objects/info/alternates. git interprets a line that begins with a double quote as a
-// quoted C string. So a path that begins with a double quote or contains a line feed is written as a quoted C string.
+// quoteAlternate returns the line for path in objects/info/alternates. git interprets a line that begins with a double
+// quote as a quoted C string. So a path that begins with a double quote or contains a line feed is written as a quoted
+// C string.
 func quoteAlternate(path string) string {
 	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
 		return path
@@ -148,7 +151,8 @@ func (r *Repo) configure(o RepoOptions) error {
 			return fmt.Errorf("read %s: %w", name, err)
 		}
 	}
-	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").SetOption("core", "", "bare", "true")
+	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").SetOption("core", "",
+		"bare", "true")
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
@@ -158,11 +162,12 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
-	// Disable the commit-graph. Otherwise git would read the commit-graph of the store, which names parents that are missing on this
-	// host, and would ignore the list of SetShallow.
+	// Disable the commit-graph. Otherwise git would read the commit-graph of the store, which names parents that are
+	// missing on this host, and would ignore the list of SetShallow.
 	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
-		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
+		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "",
+		"autogc", "false")
 	var b bytes.Buffer
 	if err := config.NewEncoder(&b).Encode(c); err != nil {
 		return err
@@ -193,8 +198,9 @@ func (r *Repo) Session() string { return r.session }
 // Format returns the object format of the repository.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed returns a channel that receives a token when Update has changed refs, except those that only keep restored trees
-// on this host. The channel has room for one token: further updates before a receiver takes the token add no token.
+// Changed returns a channel that receives a token when Update has changed refs, except those that only keep restored
+// trees on this host. The channel has room for one token: further updates before a receiver takes the token add no
+// token.
 func (r *Repo) Changed() <-chan struct{} { return r.refs.changed }
 
 // Update makes all changes, each of a different ref, and syncs the refs to disk. If a ref does not have the expected
@@ -232,8 +238,8 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	return ids, nil
 }
 
-// SetShallow replaces the file shallow, which lists the commits whose parents are missing on this host. git treats these commits as
-// if they had no parents.
+// SetShallow replaces the file shallow, which lists the commits whose parents are missing on this host. git treats
+// these commits as if they had no parents.
 func (r *Repo) SetShallow(ids []object.ID) error {
 	if r.readOnly {
 		return ErrReadOnly

@@ -55,7 +55,8 @@ func commits(t *testing.T, r *session.Repo, n int) []object.ID {
 	tree := outgoing(t, r.Format(), object.Tree, "")
 	all, ids := []odb.Outgoing{tree}, []object.ID{}
 	for i := range n {
-		c := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, i, i))
+		c := outgoing(t, r.Format(), object.Commit,
+			fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, i, i))
 		all, ids = append(all, c), append(ids, c.ID)
 	}
 	if err := r.Write(context.Background(), all); err != nil {
@@ -77,7 +78,8 @@ func testRefs(t *testing.T, f object.Format) {
 	r := open(t, dir, session.RepoOptions{Format: f, Session: "s"})
 	other := open(t, dir, session.RepoOptions{Format: f, Session: "s", ReadOnly: true})
 	ids := commits(t, r, 5)
-	names := []string{"refs/heads/a", "refs/heads/a/b", "refs/heads/a/b/c", "refs/heads/main", "refs/tags/v1", "refs/notes/x", session.SegmentRef("s", "main", 1)}
+	names := []string{"refs/heads/a", "refs/heads/a/b", "refs/heads/a/b/c", "refs/heads/main", "refs/tags/v1",
+		"refs/notes/x", session.SegmentRef("s", "main", 1)}
 	want := map[string]object.ID{}
 	rng := rand.New(rand.NewPCG(1, uint64(f)))
 	ctx := context.Background()
@@ -126,7 +128,8 @@ func testRefs(t *testing.T, f object.Format) {
 		case fits && !clash && err != nil:
 			t.Fatalf("step %d: make changes %+v of refs %v: %v", step, changes, want, err)
 		case fits && clash && err == nil:
-			t.Fatalf("step %d: changes %+v of refs %v: got no error, but two of the names exclude each other", step, changes, want)
+			t.Fatalf("step %d: changes %+v of refs %v: got no error, but two of the names exclude each other", step,
+				changes, want)
 		case err == nil:
 			want = next
 		case fits:
@@ -157,7 +160,8 @@ func testRefs(t *testing.T, f object.Format) {
 				}
 			}
 			heads, err := from.Refs("refs/heads/a")
-			if err != nil || slices.ContainsFunc(heads, func(r packedrefs.Ref) bool { return !strings.HasPrefix(r.Name, "refs/heads/a") }) {
+			if err != nil || slices.ContainsFunc(heads,
+				func(r packedrefs.Ref) bool { return !strings.HasPrefix(r.Name, "refs/heads/a") }) {
 				t.Fatalf("step %d: refs that begin with refs/heads/a: got %v, %v", step, heads, err)
 			}
 		}
@@ -199,7 +203,8 @@ func TestLeftoverLocks(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if err := r.Update(short, []session.RefChange{{Name: "refs/heads/x", Old: ids[1], New: ids[0]}}); !errors.Is(err, context.DeadlineExceeded) {
+	if err := r.Update(short, []session.RefChange{{Name: "refs/heads/x", Old: ids[1], New: ids[0]}}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("update while git holds the lock: got %v, want context.DeadlineExceeded", err)
 	}
 	if err := os.Remove(lock); err != nil {
@@ -264,13 +269,15 @@ func TestCommitGraphBesideShallow(t *testing.T) {
 	}
 	git(t, remote.Path, "gc", "-q")
 	git(t, remote.Path, "commit-graph", "write", "--reachable")
-	r := open(t, filepath.Join(dir, "s.git"), session.RepoOptions{Session: "s", Remote: "file://" + remote.Path, Borrow: []string{filepath.Join(remote.Path, "objects")}})
+	r := open(t, filepath.Join(dir, "s.git"), session.RepoOptions{Session: "s", Remote: "file://" + remote.Path,
+		Borrow: []string{filepath.Join(remote.Path, "objects")}})
 	tip := history[4]
 	tree, err := r.Commit(tip)
 	if err != nil || len(tree.Parents) != 1 {
 		t.Fatalf("read the last commit of the remote: got %+v, %v, want one parent", tree, err)
 	}
-	mine := outgoing(t, object.SHA1, object.Commit, fmt.Sprintf("tree %s\nparent %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nm\n", tree.Tree, tip))
+	mine := outgoing(t, object.SHA1, object.Commit,
+		fmt.Sprintf("tree %s\nparent %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nm\n", tree.Tree, tip))
 	ctx := context.Background()
 	if err := r.Write(ctx, []odb.Outgoing{mine}); err != nil {
 		t.Fatal(err)
@@ -326,7 +333,8 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 	}
 	asked := 0
 	lost := errors.New("disk error of the test")
-	changes := []session.RefChange{{Name: name, Old: ids[0], New: ids[1]}, {Name: gone, Old: ids[0]}, {Name: "refs/heads/new", New: ids[1]}}
+	changes := []session.RefChange{{Name: name, Old: ids[0], New: ids[1]}, {Name: gone, Old: ids[0]},
+		{Name: "refs/heads/new", New: ids[1]}}
 	for _, c := range changes {
 		before, err := r.Ref(c.Name)
 		if err != nil {
@@ -355,7 +363,8 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 	git(t, r.Dir(), "fsck", "--strict")
 
 	tree := outgoing(t, r.Format(), object.Tree, "")
-	last := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nlast\n", tree.ID))
+	last := outgoing(t, r.Format(), object.Commit,
+		fmt.Sprintf("tree %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nlast\n", tree.ID))
 	moved := []session.RefChange{{Name: name, Old: ids[0], New: last.ID}}
 	if err := r.Record(ctx, []odb.Outgoing{last}, moved); !errors.Is(err, session.ErrRefMoved) {
 		t.Errorf("record with an old value that is out of date: got %v, want ErrRefMoved", err)

@@ -5,17 +5,18 @@
 //
 // # Terms
 //
-//   - A checkpoint is a commit whose tree is the working tree at one moment. Making a checkpoint does not change the user's
-//     index, branches or files.
-//   - The state of a checkpoint is a second commit, which is a parent of the checkpoint. It stores the rest of git's data:
-//     index, HEAD, refs, stashes, and the files of an unfinished git operation, such as a rebase.
-//   - A writer is a daemon that mounts the session, identified by its state directory. A lane is the chain of checkpoints
-//     that one writer makes. A lane is divided into segments, each of which can be dropped as a whole, because the first
-//     checkpoint of a segment does not have the last checkpoint of the previous segment as a parent.
-//   - The session remote is the repository to which the refs below are pushed. If the user names no session remote, the Repo
-//     itself is the session remote.
-//   - An object is owned if it was created in the session; all other objects can be fetched from the mounted remote again. A Repo
-//     stores the owned objects, and reads the other objects from the store, which the mounts of one remote share.
+//   - A checkpoint is a commit whose tree is the working tree at one moment. Making a checkpoint does not change the
+//     user's index, branches or files.
+//   - The state of a checkpoint is a second commit, which is a parent of the checkpoint. It stores the rest of git's
+//     data: index, HEAD, refs, stashes, and the files of an unfinished git operation, such as a rebase.
+//   - A writer is a daemon that mounts the session, identified by its state directory. A lane is the chain of
+//     checkpoints that one writer makes. A lane is divided into segments, each of which can be dropped as a whole,
+//     because the first checkpoint of a segment does not have the last checkpoint of the previous segment as a parent.
+//   - The session remote is the repository to which the refs below are pushed. If the user names no session remote, the
+//     Repo itself is the session remote.
+//   - An object is owned if it was created in the session; all other objects can be fetched from the mounted remote
+//     again. A Repo stores the owned objects, and reads the other objects from the store, which the mounts of one
+//     remote share.
 //
 // # Refs
 //
@@ -82,12 +83,12 @@ func DivergedRef(session, ref string) string {
 // DivergedPrefix is the prefix of the names that DivergedRef returns, for all sessions.
 const DivergedPrefix = Prefix + "diverged/"
 
-// FactsRef returns the name of the ref that stores the facts and the handoff of a session: short texts for the person or
-// agent that resumes the session.
+// FactsRef returns the name of the ref that stores the facts and the handoff of a session: short texts for the person
+// or agent that resumes the session.
 func FactsRef(session string) string { return Prefix + "facts/" + session }
 
-// AnnotationsRef returns the name of the ref that stores the annotations of a session; see package annotate. Reviewers change it on
-// the session remote, so the ref in a Repo may be older.
+// AnnotationsRef returns the name of the ref that stores the annotations of a session; see package annotate. Reviewers
+// change it on the session remote, so the ref in a Repo may be older.
 func AnnotationsRef(session string) string { return Prefix + "ann/" + session }
 
 // TranscriptRef returns the name of the ref that stores the transcript of a session: prompts, answers and commands.

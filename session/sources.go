@@ -197,7 +197,8 @@ func (s *sources) Remotes(id object.ID) bool {
 		}
 	}
 	for _, p := range s.fresh {
-		// Only packs from the remote count, because local commands created the loose objects and other packs in the mount's git directory.
+		// Only packs from the remote count, because local commands created the loose objects and other packs in the mount's
+		// git directory.
 		packs, err := p.packs()
 		if err != nil {
 			continue

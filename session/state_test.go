@@ -64,19 +64,25 @@ func fullState(f object.Format) session.State {
 		Remote:  []packedrefs.Ref{{Name: "refs/remotes/origin/main", ID: id(4)}},
 		Stashes: []session.Stash{{Commit: id(3), Message: "WIP on main: two"}, {Commit: id(5), Message: ""}},
 		Index: session.Index{Tree: id(6), Special: []session.IndexEntry{
-			{Path: "a\xff b", Mode: object.ModeFile, ID: id(7), Stage: 1}, {Path: "a\xff b", Mode: object.ModeExec, ID: id(8), Stage: 2},
-			{Path: "new", Mode: object.ModeFile, IntentToAdd: true}, {Path: "sparse", Mode: object.ModeSymlink, ID: id(9), SkipWorktree: true, AssumeValid: true},
+			{Path: "a\xff b", Mode: object.ModeFile, ID: id(7), Stage: 1},
+			{Path: "a\xff b", Mode: object.ModeExec, ID: id(8), Stage: 2},
+			{Path: "new", Mode: object.ModeFile, IntentToAdd: true},
+			{Path: "sparse", Mode: object.ModeSymlink, ID: id(9), SkipWorktree: true, AssumeValid: true},
 			{Path: "sub", Mode: object.ModeGitlink, ID: id(10), Stage: 3},
-			{Path: "x/" + strings.Repeat("long", 90), Mode: object.ModeFile, ID: id(11), SkipWorktree: true}, // no directory can show it
+			// no directory can show it
+			{Path: "x/" + strings.Repeat("long", 90), Mode: object.ModeFile, ID: id(11), SkipWorktree: true},
 		}},
-		Files: map[string]session.File{"MERGE_HEAD": {Content: []byte("x\n")}, "rebase-merge/git-rebase-todo": {Content: []byte("pick\n")}, "rebase-merge/run": {Content: []byte{}, Exec: true}},
-		Left:  []session.LeftOut{{Path: "build/", Why: session.Ignored}, {Path: "large", Why: session.TooLarge, Size: 1 << 40}},
+		Files: map[string]session.File{"MERGE_HEAD": {Content: []byte("x\n")},
+			"rebase-merge/git-rebase-todo": {Content: []byte("pick\n")}, "rebase-merge/run": {Content: []byte{}, Exec: true}},
+		Left: []session.LeftOut{{Path: "build/", Why: session.Ignored},
+			{Path: "large", Why: session.TooLarge, Size: 1 << 40}},
 	}
 }
 
 func TestStateComesBack(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
-		for name, s := range map[string]session.State{"full": fullState(f), "empty": {}, "unborn": {Branch: "refs/heads/main"}} {
+		for name, s := range map[string]session.State{"full": fullState(f), "empty": {},
+			"unborn": {Branch: "refs/heads/main"}} {
 			parents := []object.ID{}
 			if name == "full" {
 				parents = []object.ID{s.Head, s.Stashes[0].Commit, s.Head}
@@ -121,9 +127,12 @@ func TestCheckpointComesBack(t *testing.T) {
 	s := fullState(object.SHA1)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, p := range []session.Checkpoint{
-		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: at},
-		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "a-b", Lane: "main-host", Segment: 1, Reason: session.Manual, Time: at,
-			Message: "subject\n\nbody\n\nAfs-Checkpoint: not this\nAfs-Session: other", Head: s.Head, Branch: "refs/heads/x", Prev: session.NewCheckpointID(at), Base: s.Head, Changed: 4, Bytes: 5, Left: 6},
+		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3,
+			Reason: session.Idle, Time: at},
+		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "a-b", Lane: "main-host", Segment: 1,
+			Reason: session.Manual, Time: at,
+			Message: "subject\n\nbody\n\nAfs-Checkpoint: not this\nAfs-Session: other", Head: s.Head, Branch: "refs/heads/x",
+			Prev: session.NewCheckpointID(at), Base: s.Head, Changed: 4, Bytes: 5, Left: 6},
 	} {
 		for _, parent := range []object.ID{{}, s.Stashes[1].Commit} {
 			content := p.Encode(parent)
@@ -167,7 +176,8 @@ func TestCheckpointIDs(t *testing.T) {
 	if got := session.CheckpointID("01ARYZ6S41TSV4RRFFQ69G5FAV").Time().UnixMilli(); got != 1469918176385 {
 		t.Errorf("time of the example in the ULID specification: got %d, want 1469918176385", got)
 	}
-	for _, bad := range []string{"", "01ARYZ6S41TSV4RRFFQ69G5FA", "81ARYZ6S41TSV4RRFFQ69G5FAV", "01ARYZ6S41TSV4RRFFQ69G5FAU"} {
+	for _, bad := range []string{"", "01ARYZ6S41TSV4RRFFQ69G5FA", "81ARYZ6S41TSV4RRFFQ69G5FAV",
+		"01ARYZ6S41TSV4RRFFQ69G5FAU"} {
 		if _, err := session.ParseCheckpointID(bad); !errors.Is(err, session.ErrCheckpointID) {
 			t.Errorf("ParseCheckpointID(%q): got %v, want ErrCheckpointID", bad, err)
 		}
@@ -176,7 +186,8 @@ func TestCheckpointIDs(t *testing.T) {
 
 func FuzzParseCheckpoint(f *testing.F) {
 	s := fullState(object.SHA1)
-	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1, 0)), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: time.Unix(1, 0).UTC(), Message: "m"}
+	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1, 0)), Tree: s.Head, State: s.Index.Tree, Session: "s",
+		Lane: "main", Segment: 3, Reason: session.Idle, Time: time.Unix(1, 0).UTC(), Message: "m"}
 	f.Add(p.Encode(object.ID{}))
 	f.Add(p.Encode(s.Head))
 	f.Fuzz(func(t *testing.T, content []byte) {
@@ -210,8 +221,10 @@ func FuzzReadState(f *testing.F) {
 		}
 		all := shelf{}
 		blob := all.put(object.SHA1, object.Blob, text)
-		tree := all.put(object.SHA1, object.Tree, session.EncodeTree([]object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: blob}}))
-		commit := all.put(object.SHA1, object.Commit, []byte("tree "+tree.String()+"\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nstate\n"))
+		tree := all.put(object.SHA1, object.Tree,
+			session.EncodeTree([]object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: blob}}))
+		commit := all.put(object.SHA1, object.Commit,
+			[]byte("tree "+tree.String()+"\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nstate\n"))
 		got, err := session.ReadState(all, object.SHA1, commit)
 		if err != nil {
 			return

@@ -31,7 +31,8 @@ const (
 	stateFiles   = "git"      // tree with files of the git directory, such as MERGE_HEAD
 )
 
-// Limits for reading a State. They are needed because other users may write to the session remote from which the State was fetched.
+// Limits for reading a State. They are needed because other users may write to the session remote from which the State
+// was fetched.
 const (
 	maxStateText = 64 << 20 // maximum size of one text in bytes
 	maxStateDeep = 32       // maximum depth of directories below stateFiles
@@ -121,7 +122,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	entries = w.text(entries, stateSpecial, special)
 	if blobs := conflicts(s.Index.Special); len(blobs) > 0 {
-		entries = append(entries, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(blobs))})
+		entries = append(entries, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir,
+			ID: w.add(object.Tree, EncodeTree(blobs))})
 	}
 	entries = w.text(entries, stateRefs, refLines(s.Refs))
 	entries = w.text(entries, stateRemote, refLines(s.Remote))
@@ -135,7 +137,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 		for id, content := range s.Tags {
 			tags = append(tags, object.TreeEntry{Name: id.String(), Mode: object.ModeFile, ID: w.add(object.Blob, content)})
 		}
-		entries = append(entries, object.TreeEntry{Name: stateTags, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(tags))})
+		entries = append(entries, object.TreeEntry{Name: stateTags, Mode: object.ModeDir,
+			ID: w.add(object.Tree, EncodeTree(tags))})
 	}
 	var dirs bytes.Buffer
 	for _, path := range slices.Sorted(maps.Keys(s.Dirs)) {
@@ -159,8 +162,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	signed(&commit, at)
 	commit.WriteString("\nstate\n")
-	// The list of paths that were left out is stored in the message and not in the tree, so that states that differ only in this list
-	// have the same tree.
+	// The list of paths that were left out is stored in the message and not in the tree, so that states that differ only
+	// in this list have the same tree.
 	if len(s.Left) > 0 {
 		commit.WriteString("\n")
 		lines := json.NewEncoder(&commit)

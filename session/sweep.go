@@ -214,8 +214,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// While sweeping is locked, callers of Working wait, so artifactfs adds no objects. Refs that were added since the first search
-	// may point to objects that were not copied, so search all refs again.
+	// While sweeping is locked, callers of Working wait, so artifactfs adds no objects. Refs that were added since the
+	// first search may point to objects that were not copied, so search all refs again.
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
 	if err := live.addNewPacks(fresh); err != nil {

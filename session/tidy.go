@@ -86,8 +86,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Packs with a .keep or .promisor file are not joined. The objects in a pack with a .promisor file may refer to missing objects,
-	// which git permits only in a pack with such a file.
+	// Packs with a .keep or .promisor file are not joined. The objects in a pack with a .promisor file may refer to
+	// missing objects, which git permits only in a pack with such a file.
 	packs = slices.DeleteFunc(packs, func(t *packTable) bool { return t.kept || t.promised })
 	if len(packs) <= manyPacks {
 		return nil

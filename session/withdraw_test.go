@@ -33,8 +33,10 @@ func TestWithdraw(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := m.Lanes[0]
-		if len(m.Lanes) != 1 || l.Writer != first || l.Segment != 1 || l.Left == nil || !l.Since.Equal(was.Lanes[0].Since) || m.State != session.Paused {
-			t.Errorf("metadata after Withdraw: got lanes %+v and state %s, want the lane of the first writer and state paused", m.Lanes, m.State)
+		if len(m.Lanes) != 1 || l.Writer != first || l.Segment != 1 || l.Left == nil || !l.Since.Equal(was.Lanes[0].Since) ||
+			m.State != session.Paused {
+			t.Errorf("metadata after Withdraw: got lanes %+v and state %s, want the lane of the first writer and state paused",
+				m.Lanes, m.State)
 		}
 		if last := m.Transitions[len(m.Transitions)-1]; last.State != session.Paused || last.Reason != "not mounted" {
 			t.Errorf("last transition: got %+v, want paused, not mounted", last)
@@ -44,7 +46,8 @@ func TestWithdraw(t *testing.T) {
 	if _, err := claim(r, first, nil); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := session.Withdraw(ctx, r, "s", "main", second, held, "", ""); err != nil || m.Lanes[0].Left != nil || m.State != session.Active {
+	if m, err := session.Withdraw(ctx, r, "s", "main", second, held, "", ""); err != nil || m.Lanes[0].Left != nil ||
+		m.State != session.Active {
 		t.Errorf("withdraw from a lane that another machine holds: got %+v, %v, want no change", m, err)
 	}
 }

@@ -47,7 +47,8 @@ func TestWithin(t *testing.T) {
 		want        bool
 	}{
 		{merge, merge, true}, {merge, side, true}, {merge, root, true}, {main, side, false}, {root, merge, false},
-		{cut, root, false}, {merge, missing, false}, {missing, root, false}, {object.ID{}, root, false}, {root, object.ID{}, false},
+		{cut, root, false}, {merge, missing, false}, {missing, root, false}, {object.ID{}, root, false},
+		{root, object.ID{}, false},
 	} {
 		if got := Within(repo, c.tip, c.wanted); got != c.want {
 			t.Errorf("commit %v within %v: got %v, want %v", c.wanted, c.tip, got, c.want)

@@ -51,7 +51,8 @@ func (l Worktree) Valid() bool {
 
 // ValidWorktree reports whether name and at can be the name and the path of a linked worktree.
 func ValidWorktree(name, at string) bool {
-	return validPath(at, object.MaxNameLen) && path.Clean(at) == at && validPath(name, object.MaxNameLen) && !strings.Contains(name, "/")
+	return validPath(at, object.MaxNameLen) && path.Clean(at) == at && validPath(name, object.MaxNameLen) &&
+		!strings.Contains(name, "/")
 }
 
 // AddWorktrees adds linked worktrees to the files of the State. The worktrees must be valid.
@@ -204,11 +205,13 @@ func conflicts(list []IndexEntry) (blobs []object.TreeEntry) {
 // WorktreeFiles returns the ids of two commits, and all objects that have to be written for them. The commit full has
 // the tree files; it is the value for Worktree.Files. The commit indexes keeps the indexes of the linked worktrees in
 // list reachable. Neither has a parent. Equal parameters give equal objects.
-func WorktreeFiles(f object.Format, files object.ID, list []Worktree) (full, indexes object.ID, objects []odb.Outgoing, err error) {
+func WorktreeFiles(f object.Format, files object.ID,
+	list []Worktree) (full, indexes object.ID, objects []odb.Outgoing, err error) {
 	w := &stateWriter{format: f}
 	commit := func(tree object.ID) object.ID {
 		const who = "artifactfs <artifactfs@localhost> 0 +0000"
-		return w.add(object.Commit, fmt.Appendf(nil, "tree %s\nauthor %s\ncommitter %s\n\nlinked worktrees\n", tree, who, who))
+		return w.add(object.Commit, fmt.Appendf(nil, "tree %s\nauthor %s\ncommitter %s\n\nlinked worktrees\n",
+			tree, who, who))
 	}
 	var entries []object.TreeEntry
 	for _, l := range list {
@@ -216,7 +219,8 @@ func WorktreeFiles(f object.Format, files object.ID, list []Worktree) (full, ind
 		if blobs := conflicts(l.Index.Special); len(blobs) > 0 {
 			of = append(of, object.TreeEntry{Name: stateBlobs, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(blobs))})
 		}
-		entries = append(entries, object.TreeEntry{Name: l.Name, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(of))})
+		entries = append(entries, object.TreeEntry{Name: l.Name, Mode: object.ModeDir,
+			ID: w.add(object.Tree, EncodeTree(of))})
 	}
 	indexes = commit(w.add(object.Tree, EncodeTree(entries)))
 	full = commit(files)

@@ -89,7 +89,8 @@ func newWriterID(dir, path string) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), path) // unlike rename(2), link(2) does not replace the file that another process has just created
+	// unlike rename(2), link(2) does not replace the file that another process has just created
+	return os.Link(f.Name(), path)
 }
 
 // machine returns a keyed hash of the host's machine ID, or "" if the host has none. According to machine-id(5), only

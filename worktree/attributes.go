@@ -46,7 +46,8 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 			return Attr{}, err
 		}
 		switch {
-		case before == c.Size: // if the size stays the same, do not change the times; other file systems do the same, and the kernel relies on it
+		case before == c.Size:
+			// if the size stays the same, do not change the times; other file systems do the same, and the kernel relies on it
 			c.Set &^= SetSize
 		case c.Set&SetMtime == 0:
 			c.Set, c.Mtime = c.Set|SetMtime, NowTime
@@ -62,8 +63,8 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 	return cs.base.Describe(in), nil
 }
 
-// apply changes the fields of an inode that are selected by c.Set, except the size. now is the current time in nanoseconds since
-// 1970.
+// apply changes the fields of an inode that are selected by c.Set, except the size. now is the current time in
+// nanoseconds since 1970.
 func (c Change) apply(in *overlay.Inode, now int64) {
 	if c.Set == 0 {
 		return
@@ -74,8 +75,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 		}
 		return t
 	}
-	// chown(2) must clear set-user-ID and set-group-ID for every caller (chown_common in fs/open.c of Linux). For FUSE, the
-	// kernel leaves this to the file system (fuse_setattr in fs/fuse/dir.c).
+	// chown(2) must clear set-user-ID and set-group-ID for every caller (chown_common in fs/open.c of Linux). For FUSE,
+	// the kernel leaves this to the file system (fuse_setattr in fs/fuse/dir.c).
 	if c.Set&(KillPriv|SetUID|SetGID) != 0 {
 		in.Mode = withoutPriv(in.Mode)
 	}
@@ -100,8 +101,9 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, withoutPriv also removes the set-group-ID
-// bit. If the group may not, the bit is kept, because it used to mean mandatory locking. The mode of a directory is returned unchanged.
+// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, withoutPriv also removes the
+// set-group-ID bit. If the group may not, the bit is kept, because it used to mean mandatory locking. The mode of a
+// directory is returned unchanged.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

@@ -33,12 +33,14 @@ func TestSetAttr(t *testing.T) {
 		if kind == syscall.S_IFDIR {
 			mode = kind | 0o7751
 		}
-		want := Attr{Node: a.Node, Mode: mode, Nlink: a.Nlink, UID: 5, GID: 4, Size: a.Size, Blocks: a.Blocks, Atime: -1, Mtime: 77, Ctime: a.Ctime}
+		want := Attr{Node: a.Node, Mode: mode, Nlink: a.Nlink, UID: 5, GID: 4, Size: a.Size, Blocks: a.Blocks, Atime: -1,
+			Mtime: 77, Ctime: a.Ctime}
 		if a != want {
 			t.Errorf("attributes of %s: got %+v, want %+v", path, a, want)
 		}
 		w.reopen()
-		if b := w.stat(path); b.Mode != a.Mode || b.UID != 5 || b.GID != 4 || b.Atime != -1 || b.Mtime != 77 || b.Ctime != a.Ctime {
+		if b := w.stat(path); b.Mode != a.Mode || b.UID != 5 || b.GID != 4 || b.Atime != -1 || b.Mtime != 77 ||
+			b.Ctime != a.Ctime {
 			t.Errorf("attributes of %s after reopening: got %+v, want %+v", path, b, a)
 		}
 	}
@@ -67,13 +69,15 @@ func (w *workspace) clock() int64 {
 }
 
 func TestTruncate(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "base data"}, "b": {Data: "base data"}, "c": {Data: "base data"}})
+	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "base data"}, "b": {Data: "base data"},
+		"c": {Data: "base data"}})
 	mtime := w.stat("a").Mtime
 	if a := w.set("a", Change{Set: SetSize, Size: 4}); a.Size != 4 || a.Mtime == mtime {
 		t.Errorf("attributes after the file was truncated: got %+v", a)
 	}
 	w.set("b", Change{Set: SetSize, Size: 12})
-	if a := w.set("c", Change{Set: SetSize | SetMtime | SetCtime, Mtime: 5, Ctime: 6}); a.Size != 0 || a.Mtime != 5 || a.Ctime != 6 {
+	if a := w.set("c", Change{Set: SetSize | SetMtime | SetCtime, Mtime: 5, Ctime: 6}); a.Size != 0 || a.Mtime != 5 ||
+		a.Ctime != 6 {
 		t.Errorf("attributes after the file was truncated to zero: got %+v", a)
 	}
 	w.both(func() { w.contents(map[string]string{"a": "base", "b": "base data\x00\x00\x00", "c": ""}) })
@@ -162,7 +166,8 @@ func TestTimesOfDirectories(t *testing.T) {
 	}
 }
 
-// Concurrent changes of a tree do not deadlock or damage it: every call returns, and the check of the overlay finds no error.
+// Concurrent changes of a tree do not deadlock or damage it: every call returns, and the check of the overlay finds no
+// error.
 func TestConcurrentChanges(t *testing.T) {
 	w := newWorkspace(t, modelBase())
 	var all sync.WaitGroup

@@ -14,10 +14,10 @@ type Base struct {
 	view *view
 }
 
-// Walk calls emit for every path of the base tree, including paths that were changed or removed in the mount. The order is that
-// of git's index: the entries of a tree in their order, and everything below a directory after the directory. When Walk returns,
-// all of these paths have nodes. Walk waits until trees are fetched, but does not wait for sizes. It returns the first error,
-// which may be an error of emit.
+// Walk calls emit for every path of the base tree, including paths that were changed or removed in the mount. The order
+// is that of git's index: the entries of a tree in their order, and everything below a directory after the directory.
+// When Walk returns, all of these paths have nodes. Walk waits until trees are fetched, but does not wait for sizes. It
+// returns the first error, which may be an error of emit.
 func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !b.gate.enter() {
 		return ErrClosed

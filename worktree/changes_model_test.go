@@ -12,7 +12,8 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// snapshot is the state of the tree at a journal position. A client of Changes that has it checks only the reported paths later.
+// snapshot is the state of the tree at a journal position. A client of Changes that has it checks only the reported
+// paths later.
 type snapshot struct {
 	Token string
 	Paths map[string]string
@@ -87,7 +88,8 @@ func (m *model) trust(s snapshot) {
 		if before, ok := s.Paths[path]; before == signature {
 			continue
 		} else if !covered(path) {
-			m.t.Errorf("%s: %s is %s, was %q, %v, and is not among %q since %s", m.what, path, signature, before, ok, c.Paths, s.Token)
+			m.t.Errorf("%s: %s is %s, was %q, %v, and is not among %q since %s", m.what, path, signature, before, ok,
+				c.Paths, s.Token)
 		}
 	}
 	for path := range s.Paths {

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// looker stores the attributes of every path, as an index does, and reads them again only for paths that Changes reports.
+// looker stores the attributes of every path, as an index does, and reads them again only for paths that Changes
+// reports.
 type looker struct {
 	*workspace
 	token string
@@ -77,7 +78,8 @@ func (l *looker) look(at string) {
 	}
 }
 
-// A client that reads the reported paths again has the right state in the end, also if changes are made during its queries.
+// A client that reads the reported paths again has the right state in the end, also if changes are made during its
+// queries.
 func TestChangesWhileChanging(t *testing.T) {
 	files := map[string]worktreetest.File{}
 	for i := range 60 {

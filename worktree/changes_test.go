@@ -50,7 +50,8 @@ func TestChanges(t *testing.T) {
 		{"chmod", "dir/f02", func() { w.set("dir/f02", Change{Set: SetMode, Mode: 0o700}) }},
 		{"the same mode", "", func() { w.set("dir/f02", Change{Set: SetMode, Mode: 0o700}) }},
 		{"touch", "dir/f02", func() { w.set("dir/f02", Change{Set: SetMtime, Mtime: 5}) }},
-		{"access time and owner", "", func() { w.set("dir/f03", Change{Set: SetAtime | SetUID | SetGID, Atime: 5, UID: 3, GID: 4}) }},
+		{"access time and owner", "",
+			func() { w.set("dir/f03", Change{Set: SetAtime | SetUID | SetGID, Atime: 5, UID: 3, GID: 4}) }},
 		{"attribute", "", func() { w.ok(w.Xattrs().Set(ctx, w.node("dir/f03"), "user.x", []byte("y"), 0)) }},
 		{"allocate", "dir/f03", func() { w.ok(w.Fallocate(ctx, w.node("dir/f03"), 0, 0, 10_000)) }},
 		{"copy", "dir/f04", func() {
@@ -69,7 +70,8 @@ func TestChanges(t *testing.T) {
 		{"rename over", "dir/f07 dir/f08", func() { w.ok(w.rename("dir/f07", "dir/f08")) }},
 		{"exchange", "dir/f09 other/x", func() { w.ok(w.renameWith("dir/f09", "other/x", unix.RENAME_EXCHANGE)) }},
 		{"directory's times and owner", "", func() { w.set("dir", Change{Set: SetMtime | SetUID, Mtime: 5}) }},
-		{"directory's mode", "dir/sub/ dir/sub/* dir/sub/deep/*", func() { w.set("dir/sub", Change{Set: SetMode, Mode: 0o700}) }},
+		{"directory's mode", "dir/sub/ dir/sub/* dir/sub/deep/*",
+			func() { w.set("dir/sub", Change{Set: SetMode, Mode: 0o700}) }},
 		{"rename a directory", "dir/sub/ moved/ moved/* moved/deep/*", func() { w.ok(w.rename("dir/sub", "moved")) }},
 		{"write in it", "moved/deep/file", func() { w.write(w.node("moved/deep/file"), "x", 0) }},
 		{"rename and write in it", "again/ again/* again/deep/* moved/", func() {
@@ -86,7 +88,8 @@ func TestChanges(t *testing.T) {
 			w.create("made/sub/file", "data")
 		}},
 		{"write in that", "made/sub/file", func() { w.write(w.node("made/sub/file"), "x", 0) }},
-		{"rmdir", "made/sub/ made/sub/file", func() { w.ok(w.unlink("made/sub/file")); w.ok(w.Rmdir(ctx, w.node("made"), "sub")) }},
+		{"rmdir", "made/sub/ made/sub/file",
+			func() { w.ok(w.unlink("made/sub/file")); w.ok(w.Rmdir(ctx, w.node("made"), "sub")) }},
 		{"a directory for a file", "again/ dir/f10 dir/f10/ dir/f10/* dir/f10/deep/*", func() {
 			w.ok(w.unlink("dir/f10"))
 			w.ok(w.rename("again", "dir/f10"))
@@ -102,12 +105,13 @@ func TestChanges(t *testing.T) {
 		{"unlink the first", "dir/f11", func() { w.ok(w.unlink("dir/f11")) }},
 		{"write to one", "dir/hard", func() { w.write(w.node("dir/hard"), "x", 0) }},
 		{"link it again", "made/hard", func() { w.ok(w.link("dir/hard", "made/hard")) }},
-		{"write to what lost a name to another file, whose directory changes", "dir/hard made/ made/* made/hard made/other", func() {
-			w.create("made/other", "data")
-			w.ok(w.rename("made/other", "made/hard"))
-			w.set("made", Change{Set: SetMode, Mode: 0o700})
-			w.write(w.node("dir/hard"), "y", 0)
-		}},
+		{"write to what lost a name to another file, whose directory changes", "dir/hard made/ made/* made/hard made/other",
+			func() {
+				w.create("made/other", "data")
+				w.ok(w.rename("made/other", "made/hard"))
+				w.set("made", Change{Set: SetMode, Mode: 0o700})
+				w.write(w.node("dir/hard"), "y", 0)
+			}},
 		{"a file without a name", "", func() {
 			a, err := w.Tmpfile(ctx, w.node("dir"), 0o600, Cred{})
 			w.ok(err)
@@ -147,7 +151,8 @@ func TestChanges(t *testing.T) {
 func TestLateJournal(t *testing.T) {
 	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}
 	open := func(journal string) {
-		tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{Root: w.src.Root, Overlay: filepath.Join(w.dir, "overlay"), Journal: journal})
+		tree, err := Open(filepath.Join(w.dir, "inodes"), w.src,
+			Options{Root: w.src.Root, Overlay: filepath.Join(w.dir, "overlay"), Journal: journal})
 		w.ok(err)
 		w.Tree = tree
 	}
@@ -167,13 +172,16 @@ func TestLateJournal(t *testing.T) {
 
 func gitFileOptions(w *workspace, content string) Options {
 	return Options{
-		Root: w.src.Root, Time: commitTime, UID: 7, Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
+		Root: w.src.Root, Time: commitTime, UID: 7, Overlay: filepath.Join(w.dir, "overlay"),
+		Journal: filepath.Join(w.dir, "journal"),
 		GitFile: content,
 	}
 }
 
 func TestGitFile(t *testing.T) {
-	w := &workspace{t: t, src: worktreetest.New(map[string]worktreetest.File{"f": {Data: "data"}, "l": {Data: "f", Mode: object.ModeSymlink}}), dir: t.TempDir()}
+	w := &workspace{t: t,
+		src: worktreetest.New(map[string]worktreetest.File{"f": {Data: "data"}, "l": {Data: "f", Mode: object.ModeSymlink}}),
+		dir: t.TempDir()}
 	open := func(content string, change func(o *Options)) {
 		t.Helper()
 		o := gitFileOptions(w, content)
@@ -187,10 +195,12 @@ func TestGitFile(t *testing.T) {
 	check := func(what, content string, changed int64) {
 		t.Helper()
 		a := w.stat(".git")
-		if got := w.read(w.node(".git")); got != content || a.Mode != syscall.S_IFREG|0o644 || a.UID != 7 || a.Size != int64(len(content)) {
+		if got := w.read(w.node(".git")); got != content || a.Mode != syscall.S_IFREG|0o644 || a.UID != 7 ||
+			a.Size != int64(len(content)) {
 			t.Errorf("%s: got .git with contents %q and attributes %+v", what, got, a)
 		}
-		if s := w.Overlay().Stats(); w.Overlay().Changed() != changed || changed == 0 && (s.Entries != 0 || s.Inodes != 0 || s.Contents != 0 || s.Bytes != 0) {
+		if s := w.Overlay().Stats(); w.Overlay().Changed() != changed ||
+			changed == 0 && (s.Entries != 0 || s.Inodes != 0 || s.Contents != 0 || s.Bytes != 0) {
 			t.Errorf("%s: got %d changed paths, statistics %+v", what, w.Overlay().Changed(), s)
 		}
 		root := w.stat("")
@@ -262,7 +272,8 @@ func TestGitDirectory(t *testing.T) {
 		if dir {
 			want = syscall.S_IFDIR | 0o755
 		}
-		if a.Mode != want || a.UID != 7 || w.Overlay().Changed() != 0 || w.Overlay().Stats() != (overlay.Stats{LogBytes: w.Overlay().Stats().LogBytes}) {
+		if a.Mode != want || a.UID != 7 || w.Overlay().Changed() != 0 ||
+			w.Overlay().Stats() != (overlay.Stats{LogBytes: w.Overlay().Stats().LogBytes}) {
 			t.Errorf("open %d: got .git %+v, %d changed paths, statistics %+v", i, a, w.Overlay().Changed(), w.Overlay().Stats())
 		}
 		if i == 1 && w.node(".git") != before {
@@ -373,8 +384,8 @@ func TestManyWritten(t *testing.T) {
 	if got != strings.Join(want, " ") {
 		t.Errorf("changed paths: got %.200s... (%d bytes), want %.200s", got, len(got), strings.Join(want, " "))
 	}
-	// Files that were not written for a while no longer count as being written. A machine that needs a second for this part is
-	// too busy to judge it by all of them.
+	// Files that were not written for a while no longer count as being written. A machine that needs a second for this
+	// part is too busy to judge it by all of them.
 	late := nodes[files-100:]
 	for {
 		begun := time.Now()

@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// contents reads and changes the contents of files. Unchanged contents are read from the Source, which fetches blobs of the base
-// tree. The first change of a file copies the file's contents to the overlay. The lock in overlay.File protects the contents of a
-// file. No goroutine holds a lock while it calls the Source.
+// contents reads and changes the contents of files. Unchanged contents are read from the Source, which fetches blobs of
+// the base tree. The first change of a file copies the file's contents to the overlay. The lock in overlay.File
+// protects the contents of a file. No goroutine holds a lock while it calls the Source.
 type contents struct {
 	base    *basetree.Tree
 	view    *view
@@ -64,7 +64,8 @@ func (whole) Release() {}
 // change calls the function do, which changes the contents of a regular file. If the file still has the contents of the
 // base tree, change first copies these contents, which the function base returns, to the overlay. base may wait for a
 // fetch, because no lock is held while base runs.
-func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
+func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error,
+	base func() (Content, error)) error {
 	if cs.editor.readOnly {
 		return syscall.EROFS
 	}
@@ -124,7 +125,8 @@ func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
 		func() (Content, error) { return cs.base.Open(ctx, n) })
 }
 
-// fallocate implements Tree.Fallocate: it allocates or removes space of a file. mode is the argument mode of fallocate(2).
+// fallocate implements Tree.Fallocate: it allocates or removes space of a file. mode is the argument mode of
+// fallocate(2).
 func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
 	if off < 0 || length <= 0 {
 		return syscall.EINVAL
@@ -168,9 +170,10 @@ func (cs *contents) seek(ctx context.Context, n Node, off int64, whence int) (in
 // copied is the maximum number of bytes that one call of CopyRange copies from an unchanged file.
 const copied = 1 << 20
 
-// copyRange implements Tree.CopyRange: it copies at most length bytes between two files, and returns the number of bytes that it
-// has copied.
-func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
+// copyRange implements Tree.CopyRange: it copies at most length bytes between two files, and returns the number of
+// bytes that it has copied.
+func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to Node,
+	toOff, length int64) (int64, error) {
 	if fromOff < 0 || toOff < 0 || length < 0 {
 		return 0, syscall.EINVAL
 	}
@@ -212,8 +215,8 @@ func (cs *contents) sync(n Node) error {
 	return f.Sync()
 }
 
-// readlink implements Tree.Readlink: it returns the target of a symbolic link. If the link is unchanged, readlink waits until the
-// blob of the link is fetched.
+// readlink implements Tree.Readlink: it returns the target of a symbolic link. If the link is unchanged, readlink waits
+// until the blob of the link is fetched.
 func (cs *contents) readlink(ctx context.Context, n Node) ([]byte, error) {
 	in, err := cs.view.inode(n)
 	switch {

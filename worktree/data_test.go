@@ -59,7 +59,8 @@ func TestCopyUpRace(t *testing.T) {
 	}
 }
 
-// A copy from a file whose contents are missing fetches those contents only. A copy within the overlay requests nothing.
+// A copy from a file whose contents are missing fetches those contents only. A copy within the overlay requests
+// nothing.
 func TestCopyRange(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "0123456789"}, "other": {Data: "other"}})
 	ctx, base := t.Context(), w.node("base")

@@ -11,23 +11,23 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// editor changes the names and attributes of files. Each change is one update of the overlay. An update excludes all other
-// changes. The changed paths are recorded in the change journal before the update takes effect. The trees that are needed for a
-// change are read before the update, because an update must not wait. The overlay's lock protects everything that an editor
-// changes. The fields of an editor do not change after Open.
+// editor changes the names and attributes of files. Each change is one update of the overlay. An update excludes all
+// other changes. The changed paths are recorded in the change journal before the update takes effect. The trees that
+// are needed for a change are read before the update, because an update must not wait. The overlay's lock protects
+// everything that an editor changes. The fields of an editor do not change after Open.
 type editor struct {
 	base    *basetree.Tree
 	view    *view
 	changes *recorder
 	removed *removed.Set
 	sealed  bool // true if the overlay cannot be changed until it is opened again
-	// readOnly is true if programs cannot change anything. If sealed is true, readOnly is true. If readOnly is true and sealed is
-	// false, a graft can still change the Tree.
+	// readOnly is true if programs cannot change anything. If sealed is true, readOnly is true. If readOnly is true and
+	// sealed is false, a graft can still change the Tree.
 	readOnly bool
 }
 
-// edit is a change in progress, within one update of the overlay. The methods of merged read the tree as it was before the
-// change. Inodes are modified in memory, and each modified inode is stored once at the end.
+// edit is a change in progress, within one update of the overlay. The methods of merged read the tree as it was before
+// the change. Inodes are modified in memory, and each modified inode is stored once at the end.
 type edit struct {
 	merged
 	editor *editor
@@ -45,7 +45,8 @@ type edited struct {
 	now, before overlay.Inode
 }
 
-// update calls the function f, which makes a change, as one atomic update of the overlay. If f returns an error, nothing is changed.
+// update calls the function f, which makes a change, as one atomic update of the overlay. If f returns an error,
+// nothing is changed.
 func (ed *editor) update(f func(e *edit) error) error {
 	var flight journal.Flight
 	defer ed.changes.journal.Land(&flight)
@@ -56,8 +57,8 @@ func (ed *editor) update(f func(e *edit) error) error {
 // because the graft has recorded them already.
 func (ed *editor) updateNoted(f func(e *edit) error) error { return ed.updateIn(nil, f) }
 
-// updateIn calls the function f, which makes a change, as update does. flight is nil if the changed paths were recorded before
-// the call. If the overlay has no room for the update, updateIn makes room and calls f again.
+// updateIn calls the function f, which makes a change, as update does. flight is nil if the changed paths were recorded
+// before the call. If the overlay has no room for the update, updateIn makes room and calls f again.
 func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if ed.sealed || flight != nil && ed.readOnly {
 		return syscall.EROFS
@@ -109,15 +110,16 @@ func (ed *editor) setInode(n Node, c Change) error {
 	})
 }
 
-// release frees the node n, which has lost a name, if n belongs to the base tree, has no other name, and the kernel holds no
-// reference to n. The overlay itself counts the references to nodes that it has created, and releases them.
+// release frees the node n, which has lost a name, if n belongs to the base tree, has no other name, and the kernel
+// holds no reference to n. The overlay itself counts the references to nodes that it has created, and releases them.
 func (ed *editor) release(n Node) {
 	if r, ok := ed.base.Table.Record(n); ok && !n.Own() && !r.Known() {
 		ed.view.layer.Release(n)
 	}
 }
 
-// inode returns the inode of a node for modification. At the end of the change, the inode is stored in the overlay if it was modified.
+// inode returns the inode of a node for modification. At the end of the change, the inode is stored in the overlay if
+// it was modified.
 func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -132,7 +134,8 @@ func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	return &e.inodes[len(e.inodes)-1].now, nil
 }
 
-// latest returns the inode of a node as it is after the modifications made so far in this change. The caller must not modify it.
+// latest returns the inode of a node as it is after the modifications made so far in this change. The caller must not
+// modify it.
 func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -146,8 +149,8 @@ func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	return &in, ok
 }
 
-// directory returns the inode of a directory for modification. It returns ErrNotExist if the directory was removed, because no
-// entry can be added to a removed directory.
+// directory returns the inode of a directory for modification. It returns ErrNotExist if the directory was removed,
+// because no entry can be added to a removed directory.
 func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	in, err := e.inode(n)
 	switch {
@@ -161,8 +164,8 @@ func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	return in, nil
 }
 
-// promote stores the present inode of a base node (a node of the base tree) in the overlay. It does nothing if the overlay
-// already has an inode for the node.
+// promote stores the present inode of a base node (a node of the base tree) in the overlay. It does nothing if the
+// overlay already has an inode for the node.
 func (e *edit) promote(n Node) error {
 	in, ok := e.merged.inode(n)
 	if !ok {
@@ -174,8 +177,8 @@ func (e *edit) promote(n Node) error {
 	return nil
 }
 
-// place gives the node n a name in a directory. b is the block of the directory: the children that the directory has in the base
-// tree. If n has this name in the base tree, the overlay needs no entry for the name.
+// place gives the node n a name in a directory. b is the block of the directory: the children that the directory has in
+// the base tree. If n has this name in the base tree, the overlay needs no entry for the name.
 func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, true)
@@ -196,7 +199,8 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	e.tx.SetEntry(dir, name, n)
 }
 
-// remove removes a name from a directory. b is the block of the directory: the children that the directory has in the base tree.
+// remove removes a name from a directory. b is the block of the directory: the children that the directory has in the
+// base tree.
 func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
@@ -213,8 +217,8 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// clearParent clears in.Parent if a file with several names loses a name in the directory dir, because the directories of its other
-// names are not known. Link and Rename set in.Parent again.
+// clearParent clears in.Parent if a file with several names loses a name in the directory dir, because the directories
+// of its other names are not known. Link and Rename set in.Parent again.
 func (e *edit) clearParent(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
@@ -231,8 +235,8 @@ func (e *edit) drop(in *overlay.Inode) {
 	}
 }
 
-// touch sets the times of a directory whose entries change, and adds subdirs to its link count. subdirs is the change of the
-// number of subdirectories.
+// touch sets the times of a directory whose entries change, and adds subdirs to its link count. subdirs is the change
+// of the number of subdirectories.
 func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	dir.Mtime, dir.Ctime = e.now, e.now
 	if dir.Node.Own() { // the link count of a directory of the base tree does not include subdirectories, see Attr.Nlink
@@ -240,8 +244,8 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	}
 }
 
-// lose keeps the contents of a file that is about to lose its name in the directory dir, so that a checkpoint can store them.
-// lose does nothing if the removed.Set does not need the file, or if checkpoints leave out the directory.
+// lose keeps the contents of a file that is about to lose its name in the directory dir, so that a checkpoint can store
+// them. lose does nothing if the removed.Set does not need the file, or if checkpoints leave out the directory.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	s := e.editor.removed
 	if !s.Wants(in) {

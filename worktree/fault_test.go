@@ -28,7 +28,8 @@ func faultBase() map[string]worktreetest.File {
 	files := map[string]worktreetest.File{}
 	for i, dir := range faultDirs {
 		for k := range 3 {
-			files[path.Join(dir, fmt.Sprintf("base%d%d", i, k))] = worktreetest.File{Data: strings.Repeat(fmt.Sprintf("base %d %d. ", i, k), 200)}
+			files[path.Join(dir, fmt.Sprintf("base%d%d", i, k))] =
+				worktreetest.File{Data: strings.Repeat(fmt.Sprintf("base %d %d. ", i, k), 200)}
 		}
 	}
 	return files
@@ -49,7 +50,8 @@ type faultTree struct {
 	tokens  []faultToken
 }
 
-// faultToken is a journal position, how many changes had been made before it was returned, and the sizes of the files then.
+// faultToken is a journal position, how many changes had been made before it was returned, and the sizes of the files
+// then.
 type faultToken struct {
 	token string
 	after int
@@ -58,7 +60,8 @@ type faultToken struct {
 
 func newFaultTree(t *testing.T, dir string, fs disk.FS) *faultTree {
 	base := faultBase()
-	w := &faultTree{t: t, dir: dir, src: worktreetest.New(base), files: map[string]string{}, durable: map[string]string{}, doubted: map[Node]bool{}}
+	w := &faultTree{t: t, dir: dir, src: worktreetest.New(base), files: map[string]string{}, durable: map[string]string{},
+		doubted: map[Node]bool{}}
 	w.options = Options{
 		FS: disktest.Booted(fs, faultBoot1), Root: w.src.Root, Time: commitTime, GitFile: "gitdir: elsewhere\n",
 		Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"),

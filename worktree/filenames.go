@@ -12,9 +12,10 @@ import (
 // maxSearched is the maximum number of names that a nameSearch reads per second.
 const maxSearched = 200_000
 
-// nameSearch finds the paths of files whose contents are about to be overwritten. The removed.Set needs these paths. The overlay
-// has no index from a node to its names, so a search reads the names of a directory, or of the whole overlay. The number of names
-// that are read per second is limited. mu protects the fields below mu, and may be acquired while a view of the overlay is open.
+// nameSearch finds the paths of files whose contents are about to be overwritten. The removed.Set needs these paths.
+// The overlay has no index from a node to its names, so a search reads the names of a directory, or of the whole
+// overlay. The number of names that are read per second is limited. mu protects the fields below mu, and may be
+// acquired while a view of the overlay is open.
 type nameSearch struct {
 	view    *view
 	removed *removed.Set
@@ -26,8 +27,8 @@ type nameSearch struct {
 	scanned int             // number of names that were read in that second
 }
 
-// find returns the inode and the paths of a node if the removed.Set needs the node's contents. short is true if the limit did not
-// allow a search of all names.
+// find returns the inode and the paths of a node if the removed.Set needs the node's contents. short is true if the
+// limit did not allow a search of all names.
 func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool) {
 	s.view.look(func(m merged) {
 		var ok bool
@@ -38,8 +39,8 @@ func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool)
 	return in, paths, short
 }
 
-// pathsOf returns at most maxNames paths of a file. It leaves out paths that checkpoints leave out. short is true if the limit
-// did not allow a search of all names.
+// pathsOf returns at most maxNames paths of a file. It leaves out paths that checkpoints leave out. short is true if
+// the limit did not allow a search of all names.
 func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short bool) {
 	add := func(dir Node, name string) bool {
 		if at, ok := m.path(dir); ok && !s.removed.LeavesOut(at) {
@@ -79,9 +80,9 @@ func (s *nameSearch) budget(n int) int {
 	return maxSearched - s.scanned
 }
 
-// nameIn returns the name of the file n in the directory dir. Programs often change many files of one directory one after the
-// other, so the names that a search has found are cached. short is true if the directory was not searched because too many names
-// have been read within this second.
+// nameIn returns the name of the file n in the directory dir. Programs often change many files of one directory one
+// after the other, so the names that a search has found are cached. short is true if the directory was not searched
+// because too many names have been read within this second.
 func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
 	if r, ok := m.base.Table.Record(n); ok && r.Dir() == dir {
 		name := m.base.Table.Name(r)

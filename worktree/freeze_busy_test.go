@@ -12,7 +12,8 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// Every change that was acknowledged before a freeze is in that frozen tree or an earlier one, also while other changes are made.
+// Every change that was acknowledged before a freeze is in that frozen tree or an earlier one, also while other changes
+// are made.
 func TestFreezeWhileVeryMuchChanges(t *testing.T) {
 	const files, writers, freezes = 400, 4, 200
 	w := newWorkspace(t, nil)

@@ -16,7 +16,8 @@ import (
 // told returns the entries as text, one per entry.
 func told(f *Frozen) (list []string) {
 	kinds := map[FrozenKind]string{
-		FrozenGone: "gone", FrozenBlob: "blob", FrozenTree: "tree", FrozenContent: "content", FrozenLink: "link", FrozenDir: "dir",
+		FrozenGone: "gone", FrozenBlob: "blob", FrozenTree: "tree", FrozenContent: "content", FrozenLink: "link",
+		FrozenDir:     "dir",
 		FrozenSkipped: "skipped", FrozenOther: "other", FrozenModule: "module",
 	}
 	for _, e := range f.Entries {
@@ -54,7 +55,8 @@ func (w *workspace) wantFrozen(token string, o FreezeOptions, want ...string) st
 func TestFreeze(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{
 		"a": {Data: "a"}, "b": {Data: "b"}, "c": {Data: "a", Mode: object.ModeSymlink}, "module": {Mode: object.ModeGitlink},
-		"dir/x": {Data: "x"}, "dir/sub/y": {Data: "y"}, "dir-z": {Data: "z"}, "other/deep/er/file": {Data: "file"}, "tool": {Data: "#!", Mode: object.ModeExec},
+		"dir/x": {Data: "x"}, "dir/sub/y": {Data: "y"}, "dir-z": {Data: "z"}, "other/deep/er/file": {Data: "file"},
+		"tool": {Data: "#!", Mode: object.ModeExec},
 	})
 	ctx := t.Context()
 	make := func(path string, mode uint32) Node {
@@ -103,11 +105,13 @@ func TestFreeze(t *testing.T) {
 	// A moved directory without changes is returned as one entry with its tree, and one with changes name by name.
 	rename("other", "new-dir/other")
 	rename("dir", "moved")
-	token = w.wantFrozen(token, FreezeOptions{}, "dir gone", "moved tree of dir", "new-dir/other tree of other", "other gone")
+	token = w.wantFrozen(token, FreezeOptions{}, "dir gone", "moved tree of dir",
+		"new-dir/other tree of other", "other gone")
 	write("moved/sub/y", "changed")
 	token = w.wantFrozen(token, FreezeOptions{}, "moved/sub/y content 100644 7")
 	rename("moved", "dir")
-	token = w.wantFrozen(token, FreezeOptions{}, "dir dir", "dir/sub dir", "dir/sub/y content 100644 7", "dir/x blob", "moved gone")
+	token = w.wantFrozen(token, FreezeOptions{}, "dir dir", "dir/sub dir", "dir/sub/y content 100644 7",
+		"dir/x blob", "moved gone")
 	if w.src.Calls("Size") != sizes || w.src.Calls("Open") != opens+1 { // because a part of dir/sub/y was written
 		t.Error("a freeze requested contents")
 	}
@@ -125,7 +129,8 @@ func TestFreeze(t *testing.T) {
 	skip := FreezeOptions{Skip: func(dir string) bool { return dir == "build" || dir == "new-dir" }, MaxPinned: 100}
 	before := token
 	token = w.wantFrozen(before, skip, "build skipped", "long content 100644 400 not kept", "module other", "nested other")
-	w.wantFrozen(before, FreezeOptions{DryRun: true}, "build dir", "build/out dir", "build/out/o content 100644 0 not kept",
+	w.wantFrozen(before, FreezeOptions{DryRun: true}, "build dir", "build/out dir",
+		"build/out/o content 100644 0 not kept",
 		"long content 100644 400 not kept", "module other", "nested other")
 	write("build/out/o", "more")
 	write("new-dir/in", "more")
@@ -140,11 +145,13 @@ func TestFreeze(t *testing.T) {
 	w.ok(w.Rmdir(ctx, Root, "nested"))
 	make("nested", file)
 	w.ok(w.Unlink(ctx, w.node("module"), "file"))
-	token = w.wantFrozen(token, FreezeOptions{}, "a dir", "a/a content 100644 0", "module module", "nested content 100644 0")
+	token = w.wantFrozen(token, FreezeOptions{}, "a dir", "a/a content 100644 0", "module module",
+		"nested content 100644 0")
 
 	whole := []string{
 		"a dir", "a/a content 100644 0", "b blob", "build dir", "build/out dir", "build/out/o content 100644 4",
-		"dir/sub/y content 100644 7", "link link some/where", "long content 100644 400", "nested content 100644 0", "new content 100644 0", "new-dir dir",
+		"dir/sub/y content 100644 7", "link link some/where", "long content 100644 400", "nested content 100644 0",
+		"new content 100644 0", "new-dir dir",
 		"new-dir/empty dir", "new-dir/in content 100644 4", "new-dir/other tree of other", "other gone", "pipe other",
 	}
 	w.wantFrozen("", FreezeOptions{}, whole...)
@@ -153,7 +160,8 @@ func TestFreeze(t *testing.T) {
 	w.wantFrozen("", FreezeOptions{}, whole...)
 }
 
-// A listener is woken by each kind of change, once for all changes before it listens, and not after a freeze without further changes.
+// A listener is woken by each kind of change, once for all changes before it listens, and not after a freeze without
+// further changes.
 func TestNoticed(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "a"}, "b": {Data: "b"}})
 	ctx := t.Context()

@@ -12,19 +12,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// errUnread means that the git tree of a directory must be fetched before the directory can be listed. freezing.unread is the directory.
+// errUnread means that the git tree of a directory must be fetched before the directory can be listed. freezing.unread
+// is the directory.
 var errUnread = errors.New("git tree of a directory was not fetched yet")
 
-// freezing is a Freeze in progress. It first lists the changed paths, one directory at a time, while requests continue. At the moment of
-// the freeze, it lists those paths again that have changed in the meantime. The change journal returns these paths, because every path
-// that changes during or after its listing is recorded behind the journal position at which the first listing began.
+// freezing is a Freeze in progress. It first lists the changed paths, one directory at a time, while requests continue.
+// At the moment of the freeze, it lists those paths again that have changed in the meantime. The change journal returns
+// these paths, because every path that changes during or after its listing is recorded behind the journal position at
+// which the first listing began.
 type freezing struct {
 	view    *view
 	changes *recorder
 	o       FreezeOptions
 	moment  *merged         // working tree at the moment of the freeze; nil before
 	skipped map[string]bool // cached results of FreezeOptions.Skip
-	// dirty is the set of base directories in which something differs from the base tree, at any depth; nil until computed.
+	// dirty is the set of base directories in which something differs from the base tree, at any depth; nil until
+	// computed.
 	dirty  map[Node]bool
 	unread Node // directory whose tree must be fetched after errUnread was returned
 
@@ -37,10 +40,11 @@ type freezing struct {
 const (
 	// rounds is the maximum number of times that changed paths are listed before the moment of the freeze.
 	rounds = 4
-	// little is the number of changed paths that may be listed at the moment of the freeze, while requests wait. If more paths have changed,
-	// another round lists them first, while requests continue.
+	// little is the number of changed paths that may be listed at the moment of the freeze, while requests wait. If more
+	// paths have changed, another round lists them first, while requests continue.
 	little = 100
-	// glance is the maximum number of names that are read at a time under the overlay's lock, so that changes do not wait long for the lock.
+	// glance is the maximum number of names that are read at a time under the overlay's lock, so that changes do not wait
+	// long for the lock.
 	glance = 2048
 )
 
@@ -73,7 +77,8 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		if n == rounds || !z.changes.journal.Longer(f.Token, little) {
 			break
 		}
-		// These paths must be listed now: z.since has advanced the journal position, so a later query does not return them again.
+		// These paths must be listed now: z.since has advanced the journal position, so a later query does not return them
+		// again.
 		if paths, known = z.since(f.Token, f); !known {
 			f.Token = "" // an invalid position makes the last round list everything again
 			break
@@ -99,15 +104,15 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	})
 }
 
-// since returns the paths that have changed since the journal position token, and sets f.Token to the next position. known is false if the
-// journal does not contain all changes since this position.
+// since returns the paths that have changed since the journal position token, and sets f.Token to the next position.
+// known is false if the journal does not contain all changes since this position.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
 	f.Token, paths, known = z.changes.since(token)
 	return paths, known
 }
 
-// round calls the function tell, which lists entries, and merges the new entries into f.Entries. If tell returns errUnread, round waits
-// until the missing tree is fetched, without holding a lock, and calls tell again.
+// round calls the function tell, which lists entries, and merges the new entries into f.Entries. If tell returns
+// errUnread, round waits until the missing tree is fetched, without holding a lock, and calls tell again.
 func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) error {
 	for {
 		z.entries, z.told, z.dirty = nil, nil, nil
@@ -129,7 +134,8 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 	}
 }
 
-// look calls f with the working tree: at the moment of the freeze with the frozen state, before that moment with the present state.
+// look calls f with the working tree: at the moment of the freeze with the frozen state, before that moment with the
+// present state.
 func (z *freezing) look(f func(m merged)) {
 	if z.moment != nil {
 		f(*z.moment)
@@ -138,8 +144,8 @@ func (z *freezing) look(f func(m merged)) {
 	z.view.look(f)
 }
 
-// differing returns the paths that differ from the base tree. A directory that was created in the mount is listed without the paths below
-// it.
+// differing returns the paths that differ from the base tree. A directory that was created in the mount is listed
+// without the paths below it.
 func (z *freezing) differing() (paths []string) {
 	var dirs []Node
 	z.look(func(m merged) {
@@ -179,8 +185,8 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged reports whether git would consider a file of the base tree unchanged, because its contents, type and executable bit are those
-// of r, the file's record in the inode table.
+// unchanged reports whether git would consider a file of the base tree unchanged, because its contents, type and
+// executable bit are those of r, the file's record in the inode table.
 func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != m.base.Mode(r.Kind())&syscall.S_IFMT {
 		return false
@@ -188,9 +194,10 @@ func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
-// addEntries adds the entries for the given paths to z.entries. The slice before contains the entries of earlier rounds. A path that
-// ends in a slash stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are
-// replaced by the directory. addEntries returns errUnread if a tree must be fetched first.
+// addEntries adds the entries for the given paths to z.entries. The slice before contains the entries of earlier
+// rounds. A path that ends in a slash stands for everything below it. If an earlier entry describes a directory
+// completely, paths below that directory are replaced by the directory. addEntries returns errUnread if a tree must be
+// fetched first.
 func (z *freezing) addEntries(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
@@ -209,7 +216,8 @@ func (z *freezing) addEntries(before []FrozenEntry, paths []string) error {
 	return nil
 }
 
-// seen is a copy of the fields of an inode that are needed for an entry. It stays valid after the overlay's lock is released.
+// seen is a copy of the fields of an inode that are needed for an entry. It stays valid after the overlay's lock is
+// released.
 type seen struct {
 	name    string
 	node    Node
@@ -221,8 +229,8 @@ type seen struct {
 	filled  bool   // true if the overlay has added names to the directory
 }
 
-// sight returns a copy of the state of node n, which can be used after the overlay's lock is released. name is copied to the result.
-// sight returns false if the node does not exist.
+// sight returns a copy of the state of node n, which can be used after the overlay's lock is released. name is copied
+// to the result. sight returns false if the node does not exist.
 func (m merged) sight(name string, n Node) (seen, bool) {
 	in, ok := m.inode(n)
 	if !ok {
@@ -246,8 +254,9 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 	return s, true
 }
 
-// path adds the entry for a path. If a directory above the path does not exist, is not a directory, or is not listed (see isClosed), path
-// adds the entry for that directory instead, because it determines the state of the path. path returns the path of the added entry.
+// path adds the entry for a path. If a directory above the path does not exist, is not a directory, or is not listed
+// (see isClosed), path adds the entry for that directory instead, because it determines the state of the path. path
+// returns the path of the added entry.
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
@@ -288,8 +297,8 @@ func (z *freezing) path(path string) (told string, err error) {
 	return told, z.node(told, s)
 }
 
-// child returns the node with the given name in a directory, and false if the name does not exist. It returns errUnread if the directory's
-// tree must be fetched first.
+// child returns the node with the given name in a directory, and false if the name does not exist. It returns errUnread
+// if the directory's tree must be fetched first.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -305,7 +314,8 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	return n, ok, nil
 }
 
-// block returns the children that a directory has in the base tree. It returns errUnread if the directory's tree must be fetched first.
+// block returns the children that a directory has in the base tree. It returns errUnread if the directory's tree must
+// be fetched first.
 func (z *freezing) block(dir Node) (inode.Block, error) {
 	r, ok := z.view.base.Table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
@@ -319,8 +329,8 @@ func (z *freezing) block(dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// node adds the entry for a node at a path. For a directory, it also adds the entries for everything below it. It pins contents that are
-// stored in the overlay, so that they can be read later.
+// node adds the entry for a node at a path. For a directory, it also adds the entries for everything below it. It pins
+// contents that are stored in the overlay, so that they can be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
 	r, base := z.view.base.Table.Record(s.node)
@@ -357,7 +367,8 @@ func (z *freezing) node(path string, s seen) error {
 	return nil
 }
 
-// ofTree sets the fields of e for an unchanged object of a git tree, which the node n shows. kind is the kind of the entry.
+// ofTree sets the fields of e for an unchanged object of a git tree, which the node n shows. kind is the kind of the
+// entry.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
 	e.Kind, e.ID = kind, r.ObjectID()
 	e.Tree = z.view.base.Table.At(z.view.base.Table.TreeOf(n)).ObjectID()
@@ -366,7 +377,8 @@ func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Reco
 	}
 }
 
-// directory adds the entries for a directory. An unchanged base directory is one entry; of a changed directory, all contents are listed.
+// directory adds the entries for a directory. An unchanged base directory is one entry; of a changed directory, all
+// contents are listed.
 func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	switch {
 	case r != nil && r.Kind() == inode.KindGitlink:
@@ -434,8 +446,8 @@ func (z *freezing) below(path string, dir Node) error {
 	}
 	slices.SortFunc(list, func(a, b seen) int { return strings.Compare(a.name, b.name) })
 	for i, s := range list {
-		// The lock is released between two reads, so a name that was renamed may be listed twice. The change journal contains the rename, so
-		// the next round lists the name again.
+		// The lock is released between two reads, so a name that was renamed may be listed twice. The change journal contains
+		// the rename, so the next round lists the name again.
 		if i > 0 && list[i-1].name == s.name {
 			continue
 		}

@@ -7,8 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// merge returns the entries of old and fresh as one sorted list. It leaves out the entries of old whose path is in the list told or
-// below a path in this list, because the entries in fresh describe these paths completely. All arguments are sorted by comparePaths.
+// merge returns the entries of old and fresh as one sorted list. It leaves out the entries of old whose path is in the
+// list told or below a path in this list, because the entries in fresh describe these paths completely. All arguments
+// are sorted by comparePaths.
 func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	if len(old) == 0 {
 		return fresh
@@ -32,8 +33,8 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost returns the directory above path that has an entry but whose contents are not listed. If no such directory exists,
-// outermost returns path.
+// outermost returns the directory above path that has an entry but whose contents are not listed. If no such directory
+// exists, outermost returns path.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path
@@ -44,7 +45,8 @@ func outermost(entries []FrozenEntry, path string) string {
 		} else {
 			break
 		}
-		i, ok := slices.BinarySearchFunc(entries, path[:end], func(e FrozenEntry, at string) int { return comparePaths(e.Path, at) })
+		i, ok := slices.BinarySearchFunc(entries, path[:end],
+			func(e FrozenEntry, at string) int { return comparePaths(e.Path, at) })
 		if ok && entries[i].Kind != FrozenDir {
 			return path[:end]
 		}
@@ -52,8 +54,8 @@ func outermost(entries []FrozenEntry, path string) string {
 	return path
 }
 
-// comparePaths compares two paths element by element, so that a directory sorts immediately before everything below it. It
-// returns a negative number if a is less than b, and 0 if they are equal.
+// comparePaths compares two paths element by element, so that a directory sorts immediately before everything below it.
+// It returns a negative number if a is less than b, and 0 if they are equal.
 func comparePaths(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -77,7 +79,8 @@ func isWithin(path, dir string) bool {
 	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
 }
 
-// isClosed reports whether a freeze does not list a directory, because it is a submodule, another git repository, or left out by Skip.
+// isClosed reports whether a freeze does not list a directory, because it is a submodule, another git repository, or
+// left out by Skip.
 func (z *freezing) isClosed(path string, s seen) bool {
 	r, base := z.view.base.Table.Record(s.node)
 	return base && r.Kind() == inode.KindGitlink || z.isNested(path, s) || z.skips(path)
@@ -88,7 +91,8 @@ func (z *freezing) isNested(path string, s seen) bool {
 	return s.nested && (z.o.Enter == nil || !z.o.Enter(path))
 }
 
-// skips reports whether Skip leaves out the contents of a directory. It calls Skip once for each directory, so that all rounds agree.
+// skips reports whether Skip leaves out the contents of a directory. It calls Skip once for each directory, so that all
+// rounds agree.
 func (z *freezing) skips(dir string) bool {
 	if z.o.Skip == nil {
 		return false

@@ -2,8 +2,8 @@ package worktree
 
 import "sync"
 
-// gate counts the calls in progress, so that Close can wait until they have returned. It is not a lock: calls between enter and
-// leave may block, and do not exclude each other.
+// gate counts the calls in progress, so that Close can wait until they have returned. It is not a lock: calls between
+// enter and leave may block, and do not exclude each other.
 type gate struct {
 	mu     sync.Mutex
 	inside int           // number of calls in progress
@@ -31,8 +31,8 @@ func (g *gate) exit() {
 	}
 }
 
-// close makes enter return false from now on, and waits until all calls in progress have returned. It returns false if close was
-// called before.
+// close makes enter return false from now on, and waits until all calls in progress have returned. It returns false if
+// close was called before.
 func (g *gate) close() bool {
 	g.mu.Lock()
 	first := g.idle == nil

@@ -10,14 +10,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// gitFile is the name of the file in the root that contains the path of git's directory, or of the directory on which git's
-// directory is mounted. It is stored in the overlay but does not count as a change: the change journal does not contain it, and
-// it does not change the times of the root.
+// gitFile is the name of the file in the root that contains the path of git's directory, or of the directory on which
+// git's directory is mounted. It is stored in the overlay but does not count as a change: the change journal does not
+// contain it, and it does not change the times of the root.
 const gitFile = ".git"
 
-// putGitFile creates ".git" in the root: a file with the contents o.GitFile, or an empty directory if o.GitDir is true. A regular
-// file ".git" that programs have written gets these contents again, or is replaced by the directory. If programs have created
-// anything else as ".git", such as a directory with entries, putGitFile keeps it.
+// putGitFile creates ".git" in the root: a file with the contents o.GitFile, or an empty directory if o.GitDir is true.
+// A regular file ".git" that programs have written gets these contents again, or is replaced by the directory. If
+// programs have created anything else as ".git", such as a directory with entries, putGitFile keeps it.
 func putGitFile(layer *overlay.Layer, o Options) error {
 	mode := o.Modes.Of(inode.KindFile)
 	if o.GitDir {
@@ -51,8 +51,8 @@ func putGitFile(layer *overlay.Layer, o Options) error {
 	return nil
 }
 
-// GitRemoved reports whether the root has no name ".git" any more, because a program has removed or renamed the file that Open has created.
-// It returns false for a Tree without such a file.
+// GitRemoved reports whether the root has no name ".git" any more, because a program has removed or renamed the file
+// that Open has created. It returns false for a Tree without such a file.
 func GitRemoved(t *Tree) bool {
 	if t.putGit == nil || !t.gate.enter() {
 		return false
@@ -62,8 +62,8 @@ func GitRemoved(t *Tree) bool {
 	return presence != overlay.Present
 }
 
-// RestoreGit creates the file ".git" in the root again if GitRemoved returns true. The kernel must then forget that it has found no such
-// name: it must get the result stale. The result has no places if nothing was created.
+// RestoreGit creates the file ".git" in the root again if GitRemoved returns true. The kernel must then forget that it
+// has found no such name: it must get the result stale. The result has no places if nothing was created.
 func RestoreGit(t *Tree) (stale Stale, err error) {
 	if !GitRemoved(t) {
 		return stale, nil
@@ -78,8 +78,8 @@ func RestoreGit(t *Tree) (stale Stale, err error) {
 	return Stale{Places: []Place{{Root, gitFile}}, Nodes: []Node{Root}, Dirs: map[Node]bool{Root: true}}, nil
 }
 
-// isOtherGit reports whether putGitFile has created the node n as ".git" with another type than that in mode: a file although
-// mode is that of a directory, or the reverse.
+// isOtherGit reports whether putGitFile has created the node n as ".git" with another type than that in mode: a file
+// although mode is that of a directory, or the reverse.
 func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 	layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
@@ -100,7 +100,8 @@ func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 // replaceGit replaces the node old of ".git" in the root by a new node, and returns the new node.
 func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
 	err = layer.Update(func(tx *overlay.Tx) (err error) {
-		if now, p := tx.Entry(Root, gitFile); p == overlay.Present && now != old { // a program has created the name in the meantime
+		// a program has created the name in the meantime
+		if now, p := tx.Entry(Root, gitFile); p == overlay.Present && now != old {
 			return fs.ErrExist
 		}
 		if n, err = tx.NewNode(); err != nil {
@@ -131,8 +132,8 @@ func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Pres
 	return n, err
 }
 
-// IsGitFile reports whether the node n is the file ".git" that contains the path of git's directory, or had this name before it was
-// renamed.
+// IsGitFile reports whether the node n is the file ".git" that contains the path of git's directory, or had this name
+// before it was renamed.
 func IsGitFile(t *Tree, n Node) (is bool) {
 	t.view.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)

@@ -16,23 +16,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// A graft makes paths show the blobs of another tree without fetching any of them. For each path, an entry and an inode are added
-// to the overlay. The inode's node is below a further root for the other tree (inode.Table.AddRoot), so that the file behaves in
-// every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original node
-// is used again, and the overlay's entry is removed.
+// A graft makes paths show the blobs of another tree without fetching any of them. For each path, an entry and an inode
+// are added to the overlay. The inode's node is below a further root for the other tree (inode.Table.AddRoot), so that
+// the file behaves in every respect like an unchanged file of the base tree. If the base tree has the same blob at the
+// same path, the original node is used again, and the overlay's entry is removed.
 //
-// Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree. Otherwise
-// a build tool would not rebuild the files that were made from the previous contents of the path.
+// Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree.
+// Otherwise a build tool would not rebuild the files that were made from the previous contents of the path.
 //
-// A graft reads everything that it needs, and allocates the disk space, before it changes the first path. If it fails after that, it
-// takes its changes back. A kill leaves some paths changed. All paths are recorded in the change journal before the first path is
-// changed, so that git sees the true state after an interrupted graft. An interrupted graft can be completed by repeating it.
+// A graft reads everything that it needs, and allocates the disk space, before it changes the first path. If it fails
+// after that, it takes its changes back. A kill leaves some paths changed. All paths are recorded in the change journal
+// before the first path is changed, so that git sees the true state after an interrupted graft. An interrupted graft
+// can be completed by repeating it.
 
 // Graft describes the new state of one path, as an argument of Tree.Graft.
 type Graft struct {
 	Path string // path relative to the root
-	// Mode is the mode of the blob. The mode is ModeGitlink for a submodule, for which Tree.Graft creates an empty directory;
-	// ModeDir for an empty directory; and 0 if the path is to be removed.
+	// Mode is the mode of the blob. The mode is ModeGitlink for a submodule, for which Tree.Graft creates an empty
+	// directory; ModeDir for an empty directory; and 0 if the path is to be removed.
 	Mode object.Mode
 	Perm uint32 // permission bits for ModeDir; 0 stands for those that git would set
 	ID   object.ID
@@ -45,9 +46,9 @@ type Graft struct {
 type Found struct {
 	Node Node   // zero if the path does not exist
 	Mode uint32 // as in Attr
-	// Blob is the blob of a file or symbolic link that is unchanged, and so has the contents that a checkout writes to this path.
-	// Blob is zero if the file was changed, or if the file shows a blob of another path. Exec is true if the file is executable
-	// in the blob's tree.
+	// Blob is the blob of a file or symbolic link that is unchanged, and so has the contents that a checkout writes to
+	// this path. Blob is zero if the file was changed, or if the file shows a blob of another path. Exec is true if the
+	// file is executable in the blob's tree.
 	Blob object.ID
 	Exec bool
 	Link bool // the blob is that of a symbolic link, which Mode may show as a file (Modes.LinksAsFiles)
@@ -58,7 +59,8 @@ type Found struct {
 
 // Grafted is the result of a Graft for one path.
 type Grafted struct {
-	Attr Attr // attributes of the path after the call; Node is 0 if the path does not exist; Size is negative if it is not known
+	// attributes of the path after the call; Node is 0 if the path does not exist; Size is negative if it is not known
+	Attr Attr
 	Kept bool // true if the path was not in the state Graft.Over, and therefore was not changed
 }
 
@@ -94,12 +96,12 @@ type Stale struct {
 	Dirs   map[Node]bool // the elements of Nodes that are directories
 }
 
-// grafts is the maximum number of paths that a graft changes in one update of the overlay. The number is limited because readers
-// have to wait during an update.
+// grafts is the maximum number of paths that a graft changes in one update of the overlay. The number is limited
+// because readers have to wait during an update.
 const grafts = 256
 
-// found returns the state of a name in the directory dir. b is the block of the directory: the children that the directory has in
-// the base tree. path is the full path of the name.
+// found returns the state of a name in the directory dir. b is the block of the directory: the children that the
+// directory has in the base tree. path is the full path of the name.
 func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
 	if !ok {
@@ -117,22 +119,22 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	return f
 }
 
-// GraftResult is the result of Tree.Graft. If Tree.Graft returns an error, Stale describes the changes that were made before the
-// error, and that were taken back unless the error wraps ErrPartial.
+// GraftResult is the result of Tree.Graft. If Tree.Graft returns an error, Stale describes the changes that were made
+// before the error, and that were taken back unless the error wraps ErrPartial.
 type GraftResult struct {
 	Done []Grafted // one element for each Graft
-	// Since contains the changes since the journal position that was passed to Graft. These changes end at a moment at which all
-	// paths of the graft were recorded in the journal, and no path of the graft was changed yet. A later query from Since.Token
-	// returns a path of the graft only if the path was also changed in another way.
+	// Since contains the changes since the journal position that was passed to Graft. These changes end at a moment at
+	// which all paths of the graft were recorded in the journal, and no path of the graft was changed yet. A later query
+	// from Since.Token returns a path of the graft only if the path was also changed in another way.
 	Since Changes
 	Stale Stale
-	// Changed contains the names in Stale in the order of the changes. A name occurs twice if a file was removed to create a directory
-	// with its name.
+	// Changed contains the names in Stale in the order of the changes. A name occurs twice if a file was removed to create
+	// a directory with its name.
 	Changed []ChangedName
 
-	// TakeBack reverses the graft: each path gets its previous contents, attributes and times. Afterwards Stale must be invalidated
-	// again. If TakeBack returns an error, which wraps ErrPartial, some paths are reversed. Keep ends the time in which TakeBack can be
-	// called. The caller must call one of the two. Both are nil if Graft returns an error.
+	// TakeBack reverses the graft: each path gets its previous contents, attributes and times. Afterwards Stale must be
+	// invalidated again. If TakeBack returns an error, which wraps ErrPartial, some paths are reversed. Keep ends the time
+	// in which TakeBack can be called. The caller must call one of the two. Both are nil if Graft returns an error.
 	TakeBack func() error
 	Keep     func()
 }
@@ -214,8 +216,8 @@ type grafting struct {
 	dropped map[Node]int64
 }
 
-// graftRoot is a further root of the grafted tree in the inode table. blocks caches the children of the directories below this
-// root, by the path of the directory.
+// graftRoot is a further root of the grafted tree in the inode table. blocks caches the children of the directories
+// below this root, by the path of the directory.
 type graftRoot struct {
 	node   Node
 	blocks map[string]inode.Block
@@ -229,8 +231,8 @@ type graftDir struct {
 
 // run changes all paths: first it removes files, then it creates files and submodules, then empty directories.
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	// These slices contain indexes in list. gone is for the paths to remove, come for the files and submodules to create, dirs
-	// for the empty directories to create.
+	// These slices contain indexes in list. gone is for the paths to remove, come for the files and submodules to create,
+	// dirs for the empty directories to create.
 	var gone, come, dirs []int
 	used := map[string]bool{} // directories in which the graft creates something
 	for i, p := range list {
@@ -277,9 +279,10 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// inBatches calls the function do for the elements of list whose indexes are in the slice which. One update of the overlay
-// changes at most grafts paths.
-func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
+// inBatches calls the function do for the elements of list whose indexes are in the slice which. One update of the
+// overlay changes at most grafts paths.
+func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int,
+	do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
 	for some := range slices.Chunk(which, grafts) {
 		dirs := make([]graftDir, len(some))
 		for i, at := range some {
@@ -328,8 +331,8 @@ func (g *grafting) note(dir Node, at string, c ChangedName) {
 	g.stale[dir], g.listings[dir] = true, true
 }
 
-// dir returns the directory of the mount whose path is the parameter at. It waits until the trees on the way to the directory are
-// fetched.
+// dir returns the directory of the mount whose path is the parameter at. It waits until the trees on the way to the
+// directory are fetched.
 func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	if d, ok := g.dirs[at]; ok {
 		return d, nil
@@ -376,8 +379,8 @@ func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	return Grafted{Attr: g.base.Describe(in), Kept: true}, nil
 }
 
-// as reports whether the present state of a path, now, equals the state over, which the caller has seen. The ctime may differ if
-// this graft has removed another name of the same file.
+// as reports whether the present state of a path, now, equals the state over, which the caller has seen. The ctime may
+// differ if this graft has removed another name of the same file.
 func (g *grafting) as(now, over Found) bool {
 	if ctime, ok := g.dropped[now.Node]; ok && ctime == now.ctime {
 		now.ctime = over.ctime
@@ -449,7 +452,8 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.base.Describe(in)}, nil
 }
 
-// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for the mode m.
+// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets
+// for the mode m.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := inode.KindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Link != (k == inode.KindSymlink) {
@@ -458,8 +462,8 @@ func (f Found) Shows(m object.Mode, id object.ID) bool {
 	return f.Link || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
-// graftInode sets the inode that is stored at the end of the update. It replaces an inode of the same node that this update has
-// modified.
+// graftInode sets the inode that is stored at the end of the update. It replaces an inode of the same node that this
+// update has modified.
 func (e *edit) graftInode(in overlay.Inode) {
 	for _, other := range e.inodes {
 		if other.now.Node == in.Node {

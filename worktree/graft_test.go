@@ -178,9 +178,11 @@ func (g *grafter) want(what string, want map[string]string) {
 func graftTrees() []files {
 	return []files{
 		{"same": {Data: "same\n"}, "changed": {Data: "one\n"}, "gone/deep/file": {Data: "x"}, "gone/other": {Data: "y"},
-			"tool": {Data: "#!", Mode: object.ModeFile}, "link": {Data: "same", Mode: object.ModeSymlink}, "dir/keep": {Data: "k"}, "turn": {Data: "file"}},
+			"tool": {Data: "#!", Mode: object.ModeFile}, "link": {Data: "same", Mode: object.ModeSymlink},
+			"dir/keep": {Data: "k"}, "turn": {Data: "file"}},
 		{"same": {Data: "same\n"}, "changed": {Data: "two, longer\n"}, "new/deep/file": {Data: "z"},
-			"tool": {Data: "#!", Mode: object.ModeExec}, "link": {Data: "changed", Mode: object.ModeSymlink}, "dir/keep": {Data: "k"}, "turn/into": {Data: "directory"}},
+			"tool": {Data: "#!", Mode: object.ModeExec}, "link": {Data: "changed", Mode: object.ModeSymlink},
+			"dir/keep": {Data: "k"}, "turn/into": {Data: "directory"}},
 	}
 }
 
@@ -285,8 +287,8 @@ func TestGraftKeeps(t *testing.T) {
 	g.want("kept", want)
 }
 
-// TestGraftModel switches between random trees, with random edits between them that are kept or discarded, and compares the result with
-// a map. AFS_MODEL_SEED selects another run.
+// TestGraftModel switches between random trees, with random edits between them that are kept or discarded, and compares
+// the result with a map. AFS_MODEL_SEED selects another run.
 func TestGraftModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if n, err := strconv.ParseUint(os.Getenv("AFS_MODEL_SEED"), 10, 64); err == nil {
@@ -348,7 +350,8 @@ func randomTree(rng *rand.Rand) files {
 		if !clash {
 			f[path] = []worktreetest.File{
 				{Data: fmt.Sprint("content ", rng.IntN(3))}, {Data: fmt.Sprint("program ", rng.IntN(3))},
-				{Data: fmt.Sprint("program ", rng.IntN(3)), Mode: object.ModeExec}, {Data: fmt.Sprint("link ", rng.IntN(3)), Mode: object.ModeSymlink},
+				{Data: fmt.Sprint("program ", rng.IntN(3)), Mode: object.ModeExec},
+				{Data: fmt.Sprint("link ", rng.IntN(3)), Mode: object.ModeSymlink},
 			}[rng.IntN(4)]
 		}
 	}
@@ -386,7 +389,8 @@ func (g *grafter) edit(rng *rand.Rand) {
 	ctx := g.t.Context()
 	var all []Attr
 	var paths []string
-	g.each(Root, "", func(path string, a Attr) { all, paths = append(all, a), append(paths, strings.TrimSuffix(path, "/")) })
+	g.each(Root, "",
+		func(path string, a Attr) { all, paths = append(all, a), append(paths, strings.TrimSuffix(path, "/")) })
 	if len(all) == 0 {
 		return
 	}
@@ -416,8 +420,10 @@ func (g *grafter) edit(rng *rand.Rand) {
 
 // A graft reports each changed name with its nodes, and directories that it has created or removed.
 func TestGraftReportsChangedNames(t *testing.T) {
-	g := newGrafter(t, files{"kept": {Data: "k"}, "changed": {Data: "1"}, "gone": {Data: "g"}, "old/dir/x": {Data: "x"}, "turns": {Data: "t"}},
-		files{"kept": {Data: "k"}, "changed": {Data: "2"}, "new": {Data: "n"}, "fresh/dir/z": {Data: "z"}, "turns/in": {Data: "i"}})
+	g := newGrafter(t, files{"kept": {Data: "k"}, "changed": {Data: "1"}, "gone": {Data: "g"}, "old/dir/x": {Data: "x"},
+		"turns": {Data: "t"}},
+		files{"kept": {Data: "k"}, "changed": {Data: "2"}, "new": {Data: "n"}, "fresh/dir/z": {Data: "z"},
+			"turns/in": {Data: "i"}})
 	before := map[string]Node{}
 	node := func(path string) (n Node) {
 		f, err := g.Find(t.Context(), path)
@@ -448,9 +454,11 @@ func TestGraftReportsChangedNames(t *testing.T) {
 	}
 	const file, dir, none = "true false", "true true", "false false"
 	want := map[string]string{
-		"changed": file + " > " + file + "; ", "gone": file + "; ", "old/dir/x": file + "; ", "old/dir": dir + "; ", "old": dir + "; ",
+		"changed": file + " > " + file + "; ", "gone": file + "; ", "old/dir/x": file + "; ", "old/dir": dir + "; ",
+		"old": dir + "; ",
 		"new": none + " > " + file + "; ", "fresh": none + " > " + dir + "; ", "fresh/dir": none + " > " + dir + "; ",
-		"fresh/dir/z": none + " > " + file + "; ", "turns": file + "; " + none + " > " + dir + "; ", "turns/in": none + " > " + file + "; ",
+		"fresh/dir/z": none + " > " + file + "; ", "turns": file + "; " + none + " > " + dir + "; ",
+		"turns/in": none + " > " + file + "; ",
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("changed names: got %q, want %q", got, want)

@@ -16,7 +16,8 @@ import (
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
 var errTaken = errors.New("node of the path is in use for another path")
 
-// prepareAll reads all trees that the graft needs, and adds the roots that it needs to the inode table. It changes no path.
+// prepareAll reads all trees that the graft needs, and adds the roots that it needs to the inode table. It changes no
+// path.
 func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
 	future := map[string]inode.Block{}
 	for _, p := range list {
@@ -44,9 +45,10 @@ func (g *grafting) prepareAll(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// futureBlock returns the block that the directory whose path is the parameter at has, or will have once makeDirs has created it. known
-// holds the blocks that were found before, by path.
-func (g *grafting) futureBlock(ctx context.Context, at string, known map[string]inode.Block) (b inode.Block, err error) {
+// futureBlock returns the block that the directory whose path is the parameter at has, or will have once makeDirs has
+// created it. known holds the blocks that were found before, by path.
+func (g *grafting) futureBlock(ctx context.Context, at string,
+	known map[string]inode.Block) (b inode.Block, err error) {
 	if b, ok := known[at]; ok {
 		return b, nil
 	}
@@ -71,10 +73,10 @@ func (g *grafting) futureBlock(ctx context.Context, at string, known map[string]
 	return b, err
 }
 
-// prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base tree has the same
-// blob at the same path, otherwise a node below a further root of the inode table. A node that is in use, for example because its file
-// was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree. in is the block of
-// the directory that contains the path.
+// prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base
+// tree has the same blob at the same path, otherwise a node below a further root of the inode table. A node that is in
+// use, for example because its file was renamed, cannot be used for p. If all existing nodes are in use, prepare adds
+// another root for the same tree. in is the block of the directory that contains the path.
 func (g *grafting) prepare(ctx context.Context, p Graft, in inode.Block) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
@@ -112,8 +114,8 @@ func (g *grafting) prepare(ctx context.Context, p Graft, in inode.Block) error {
 	}
 }
 
-// block returns the block of children of the directory whose path, relative to the root r, is the parameter at. It waits until
-// the trees on the way to the directory are fetched.
+// block returns the block of children of the directory whose path, relative to the root r, is the parameter at. It
+// waits until the trees on the way to the directory are fetched.
 func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -136,7 +138,8 @@ func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, 
 	return b, err
 }
 
-// choose returns the node for the blob of p. It returns false if the node was used for another name since prepare was called.
+// choose returns the node for the blob of p. It returns false if the node was used for another name since prepare was
+// called.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	if n, ok := g.base.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
@@ -162,8 +165,8 @@ func (e *edit) unused(n Node) bool {
 	return e.free(n)
 }
 
-// free reports whether a node of a git tree has no name in the mount and was not changed. This is the case if the overlay has no
-// inode for the node, or keeps the inode for the sole reason that the kernel still refers to it.
+// free reports whether a node of a git tree has no name in the mount and was not changed. This is the case if the
+// overlay has no inode for the node, or keeps the inode for the sole reason that the kernel still refers to it.
 func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
@@ -182,8 +185,8 @@ func (m merged) pristine(in overlay.Inode) bool {
 	return in.Nlink == 0 && (isDir(&in) || in.Size == overlay.SizeOfBase) && len(m.Xattrs(in.Node)) == 0
 }
 
-// younger counts the files at their original paths in the base tree that differ from the base tree in their times and in nothing
-// else. A graft that restores the blob of a file leaves the file in this state.
+// younger counts the files at their original paths in the base tree that differ from the base tree in their times and
+// in nothing else. A graft that restores the blob of a file leaves the file in this state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.base.Table.Record(in.Node)
@@ -202,7 +205,8 @@ func (m merged) younger() (n int64) {
 	return n
 }
 
-// makeDirs creates the directory whose path is the parameter at, and the directories above this path, unless they exist.
+// makeDirs creates the directory whose path is the parameter at, and the directories above this path, unless they
+// exist.
 func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	_, err := g.dir(ctx, at)
 	if !errors.Is(err, ErrNotExist) {
@@ -296,8 +300,8 @@ func (e *edit) hideAll(dir Node, b inode.Block) {
 	}
 }
 
-// prune removes directories that are empty after files were removed from them, and directories of removed submodules. It keeps
-// directories that are not empty, and directories in which the graft creates something.
+// prune removes directories that are empty after files were removed from them, and directories of removed submodules.
+// It keeps directories that are not empty, and directories in which the graft creates something.
 func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map[string]bool) error {
 	var dirs []string
 	for _, i := range gone {
@@ -323,8 +327,8 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	return nil
 }
 
-// removeDir removes the directory whose path is the parameter at, if the directory is empty. It returns true if afterwards no
-// directory exists at this path.
+// removeDir removes the directory whose path is the parameter at, if the directory is empty. It returns true if
+// afterwards no directory exists at this path.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
 	parent, err := g.dir(ctx, ParentOf(at))

@@ -9,11 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// ErrPartial means that a graft has failed, and that its changes could not be taken back: some paths are changed, and others are not.
-// A repetition of the graft completes it.
+// ErrPartial means that a graft has failed, and that its changes could not be taken back: some paths are changed, and
+// others are not. A repetition of the graft completes it.
 var ErrPartial = errors.New("graft is incomplete: some paths are changed, and others are not")
 
-// errChanged means that a program has changed a path since the graft, so that the change of the graft cannot be taken back.
+// errChanged means that a program has changed a path since the graft, so that the change of the graft cannot be taken
+// back.
 var errChanged = errors.New("a program has changed the path in the meantime")
 
 // undo holds what is needed to reverse one update of a graft.
@@ -41,7 +42,8 @@ type entryState struct {
 	presence overlay.Presence
 }
 
-// note records that the entry of a name is changed by the update e. It does nothing if the update is not part of a graft.
+// note records that the entry of a name is changed by the update e. It does nothing if the update is not part of a
+// graft.
 func (e *edit) note(dir Node, name string, n Node, p overlay.Presence) {
 	u := e.undo
 	if u == nil {
@@ -87,8 +89,8 @@ func (g *grafting) update(f func(e *edit) error) error {
 	return err
 }
 
-// takeBack reverses all updates of the graft, the last one first. Afterwards each path has its previous node, contents, attributes
-// and times. If takeBack returns an error, which wraps ErrPartial, it has reversed some of the updates.
+// takeBack reverses all updates of the graft, the last one first. Afterwards each path has its previous node, contents,
+// attributes and times. If takeBack returns an error, which wraps ErrPartial, it has reversed some of the updates.
 func (g *grafting) takeBack() error {
 	for i, u := range slices.Backward(g.undo) {
 		err := g.editor.updateNoted(u.reverse)

@@ -40,8 +40,9 @@ func TestGraftWithoutATreeChangesNothing(t *testing.T) {
 	}
 }
 
-// A graft that fails in the middle, or that is taken back, leaves each path with its previous number, attributes and contents. This
-// includes paths that a program has changed, and removed nodes are not dropped in the meantime. The next graft succeeds.
+// A graft that fails in the middle, or that is taken back, leaves each path with its previous number, attributes and
+// contents. This includes paths that a program has changed, and removed nodes are not dropped in the meantime. The next
+// graft succeeds.
 func TestGraftIsTakenBack(t *testing.T) {
 	trees := []files{{}, {}}
 	for i := range 600 { // more than one update of the overlay
@@ -51,7 +52,8 @@ func TestGraftIsTakenBack(t *testing.T) {
 		trees[1][fmt.Sprintf("new%d/file%d", i%7, i)] = worktreetest.File{Data: "2\n"}
 	}
 	trees[0]["place"], trees[1]["place/below"] = worktreetest.File{Data: "1\n"}, worktreetest.File{Data: "2\n"}
-	trees[0]["dir/deep/file"], trees[1]["dir"] = worktreetest.File{Data: "1\n"}, worktreetest.File{Mode: object.ModeSymlink, Data: "2"}
+	trees[0]["dir/deep/file"], trees[1]["dir"] = worktreetest.File{Data: "1\n"},
+		worktreetest.File{Mode: object.ModeSymlink, Data: "2"}
 	g := newGrafter(t, trees...)
 	g.write(g.node("stays/file1"), "changed\n", 0)
 	g.create("gone1/mine", "untracked\n")
@@ -68,7 +70,8 @@ func TestGraftIsTakenBack(t *testing.T) {
 	}
 	below := Graft{Path: "gone1/mine/below", Mode: object.ModeGitlink} // fails after the removals
 	for range 2 {
-		if _, err := g.Graft(t.Context(), g.roots[1], append(slices.Clone(list), below), ""); err == nil || errors.Is(err, ErrPartial) {
+		if _, err := g.Graft(t.Context(), g.roots[1], append(slices.Clone(list), below), ""); err == nil ||
+			errors.Is(err, ErrPartial) {
 			t.Fatalf("graft of a path below a file: got %v", err)
 		}
 		same("after the failed graft")

@@ -8,9 +8,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
-// Kernel counts the references that the kernel holds to nodes. Package fuse calls it for each node in a reply, and for each
-// FORGET request. The counts for nodes of the base tree are stored in the inode table, and the other counts in the overlay, so
-// that all of them survive a takeover. The inode table and the overlay synchronize access to the counts.
+// Kernel counts the references that the kernel holds to nodes. Package fuse calls it for each node in a reply, and for
+// each FORGET request. The counts for nodes of the base tree are stored in the inode table, and the other counts in the
+// overlay, so that all of them survive a takeover. The inode table and the overlay synchronize access to the counts.
 type Kernel struct {
 	gate    *gate
 	view    *view
@@ -30,10 +30,10 @@ func (k *Kernel) Remember(n Node) {
 	}
 }
 
-// Unknown returns the files in a base directory that the kernel does not know, because it has no look-up of them, and whose contents
-// are unchanged and on this host. It leaves out empty files, those of more than most bytes, and those that were moved or have several
-// names. missing is the number of files whose
-// contents are not on this host. subs are the subdirectories.
+// Unknown returns the files in a base directory that the kernel does not know, because it has no look-up of them, and
+// whose contents are unchanged and on this host. It leaves out empty files, those of more than most bytes, and those
+// that were moved or have several names. missing is the number of files whose contents are not on this host. subs are
+// the subdirectories.
 func (k *Kernel) Unknown(ctx context.Context, dir Node, most int64) (files []Attr, subs []Node, missing int) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return nil, nil, 0
@@ -62,8 +62,8 @@ func (k *Kernel) Unknown(ctx context.Context, dir Node, most int64) (files []Att
 	return files, subs, missing
 }
 
-// IsUnknown reports whether the kernel has no look-up of a base node, and the function in returns true for the directory that contains
-// the node in the base tree.
+// IsUnknown reports whether the kernel has no look-up of a base node, and the function in returns true for the
+// directory that contains the node in the base tree.
 func (k *Kernel) IsUnknown(n Node, in func(dir Node) bool) bool {
 	if !k.gate.enter() {
 		return false
@@ -73,8 +73,8 @@ func (k *Kernel) IsUnknown(n Node, in func(dir Node) bool) bool {
 	return ok && !r.Known() && in(r.Dir())
 }
 
-// Searched reports whether the process of the request ctx is a program that reads all files below directories (ok), and whether dir, a
-// base directory, is one of these (target).
+// Searched reports whether the process of the request ctx is a program that reads all files below directories (ok), and
+// whether dir, a base directory, is one of these (target).
 func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
 	if !k.gate.enter() {
 		return false, false
@@ -87,9 +87,9 @@ func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
 // them all (see Searched), and some have not arrived yet.
 func (k *Kernel) Arriving() bool { return k.view.base.Arriving() }
 
-// Forget subtracts the number lookups from the lookup count of a node, as a FORGET request of the kernel demands. A node without
-// lookups and without a name is released. Kernel need not count open files, because the kernel holds a lookup of a file as long
-// as a program has the file open.
+// Forget subtracts the number lookups from the lookup count of a node, as a FORGET request of the kernel demands. A
+// node without lookups and without a name is released. Kernel need not count open files, because the kernel holds a
+// lookup of a file as long as a program has the file open.
 func (k *Kernel) Forget(n Node, lookups uint64) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return

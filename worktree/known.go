@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// Known returns the files that the kernel may have cached, and whose paths the function covers selects. covers is called for
-// directories, too: below reports whether a path in the directory can be selected. Known fetches nothing: the kernel knows nothing in
-// a directory whose entries are not fetched.
+// Known returns the files that the kernel may have cached, and whose paths the function covers selects. covers is
+// called for directories, too: below reports whether a path in the directory can be selected. Known fetches nothing:
+// the kernel knows nothing in a directory whose entries are not fetched.
 func (k *Kernel) Known(covers func(path string) (file, below bool)) (files []Node) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return nil
@@ -25,7 +25,8 @@ func (k *Kernel) Known(covers func(path string) (file, below bool)) (files []Nod
 				continue
 			}
 		}
-		// Nothing is fetched for these entries, so the call needs no time limit. An error means that the directory was removed.
+		// Nothing is fetched for these entries, so the call needs no time limit. An error means that the directory was
+		// removed.
 		_ = k.view.readDir(context.Background(), at.dir, 0, func(e Entry) bool {
 			path := joined(at.path, e.Name)
 			file, below := covers(path)
@@ -50,7 +51,8 @@ func (k *Kernel) Lookups(n Node) uint64 {
 	return k.view.lookups(n)
 }
 
-// knows reports whether the kernel may have a reference to a node. It does not look up the nodes that the overlay has created.
+// knows reports whether the kernel may have a reference to a node. It does not look up the nodes that the overlay has
+// created.
 func (k *Kernel) knows(n Node) bool {
 	r, ok := k.view.base.Table.Record(n)
 	return n.Own() || !ok || r.Known()

@@ -119,7 +119,8 @@ func TestMovesKeepWhatTheyMove(t *testing.T) {
 	w.ok(w.link("newer/f00", "newer/again"))
 	w.set("newer/f00", Change{Set: SetMode, Mode: 0o600})
 	w.both(func() {
-		for old, path := range map[string]string{"dir/f00": "newer/f00", "dir/sub": "newer/sub", "dir/sub/deep/file": "newer/sub/deep/file"} {
+		for old, path := range map[string]string{"dir/f00": "newer/f00", "dir/sub": "newer/sub",
+			"dir/sub/deep/file": "newer/sub/deep/file"} {
 			a := w.stat(path)
 			if a.Node != before[old].Node || a.Mtime != before[old].Mtime || a.Size != before[old].Size {
 				t.Errorf("attributes of %s after the move: got %+v, want %+v", path, a, before[old])
@@ -219,7 +220,8 @@ func TestListingUnderChange(t *testing.T) {
 			w.ok(w.unlink(fmt.Sprintf("dir/own%03d", round+1)))
 		}
 	}
-	for _, name := range []string{"f01", "f02", "f03", "f04", "f05", "f06", "f07", "f08", "f10", "f11", "run", "sub", "own400", "own499"} {
+	for _, name := range []string{"f01", "f02", "f03", "f04", "f05", "f06", "f07", "f08", "f10", "f11", "run", "sub",
+		"own400", "own499"} {
 		if seen[name] != 1 {
 			t.Errorf("%s was listed %d times", name, seen[name])
 		}
@@ -262,7 +264,8 @@ func TestFullDiskUnderOverlay(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
 		t.Skipf("cannot mount a small file system: %v", err)
 	}
-	w := &workspace{t: t, src: worktreetest.New(map[string]worktreetest.File{"f": {Data: strings.Repeat("x", 1<<20)}}), dir: dir}
+	w := &workspace{t: t, src: worktreetest.New(map[string]worktreetest.File{"f": {Data: strings.Repeat("x", 1<<20)}}),
+		dir: dir}
 	w.open()
 	t.Cleanup(func() {
 		w.close()
@@ -288,7 +291,8 @@ func TestFullDiskUnderOverlay(t *testing.T) {
 
 // An index keeps the lower half of an inode's number, which names another node if it was one of the overlay's own.
 func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"dir/a": {Data: "a"}, "dir/b": {Data: "bb"}, "l": {Data: "dir", Mode: object.ModeSymlink}})
+	w := newWorkspace(t, map[string]worktreetest.File{"dir/a": {Data: "a"}, "dir/b": {Data: "bb"},
+		"l": {Data: "dir", Mode: object.ModeSymlink}})
 	w.src.KnowsSizes.Store(true)
 	blob := w.src.ID("dir/a")
 	for _, path := range []string{"dir/a", "l"} {

@@ -10,8 +10,8 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// A change of a file with very many names is recorded in a few records for all names, so its cost does not grow with their number, and
-// a few such changes do not fill the journal.
+// A change of a file with very many names is recorded in a few records for all names, so its cost does not grow with
+// their number, and a few such changes do not fill the journal.
 func TestManyLinks(t *testing.T) {
 	const links, changes = 10_000, 30
 	w := newWorkspace(t, lazyFiles())
@@ -31,7 +31,8 @@ func TestManyLinks(t *testing.T) {
 		}
 	}
 	if grown := w.journalSize() - before; grown > 1<<20 {
-		t.Errorf("journal after %d changes of a file with %d names: got %d bytes more, want at most 1 MiB", changes, links, grown)
+		t.Errorf("journal after %d changes of a file with %d names: got %d bytes more, want at most 1 MiB",
+			changes, links, grown)
 	}
 }
 

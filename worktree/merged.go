@@ -8,15 +8,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not store. A
-// function that receives a merged may use it until the function returns, because then the overlay's lock is released.
+// merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not
+// store. A function that receives a merged may use it until the function returns, because then the overlay's lock is
+// released.
 type merged struct {
 	overlay.Reader
 	base *basetree.Tree
 }
 
-// inode returns the inode of a node from the overlay. If the overlay has no inode for the node, it returns the inode that the
-// node has in the base tree.
+// inode returns the inode of a node from the overlay. If the overlay has no inode for the node, it returns the inode
+// that the node has in the base tree.
 func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
@@ -28,8 +29,8 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	return m.base.Inode(n, r), true
 }
 
-// entry returns the node with the given name in a directory. b is the block of the directory: the children that the directory has
-// in the base tree.
+// entry returns the node with the given name in a directory. b is the block of the directory: the children that the
+// directory has in the base tree.
 func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -40,9 +41,9 @@ func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	return m.base.Table.Search(b, name)
 }
 
-// empty reports whether a directory has no entries. b is the block of the directory: the children that the directory has in the
-// base tree. The overlay can hide the names in b and no other names. Therefore the directory is empty if the overlay has added no
-// entry and hides as many names as b has.
+// empty reports whether a directory has no entries. b is the block of the directory: the children that the directory
+// has in the base tree. The overlay can hide the names in b and no other names. Therefore the directory is empty if the
+// overlay has added no entry and hides as many names as b has.
 func (m merged) empty(dir Node, b inode.Block) bool {
 	present, hidden := m.Entries(dir)
 	return present == 0 && hidden == b.Count
@@ -63,14 +64,17 @@ func (m merged) within(dir, n Node) bool {
 		}
 		dir = in.Parent
 	}
-	return true // the directories form a cycle, because the overlay is damaged; the result true prevents renames that would extend the cycle
+	// the directories form a cycle, because the overlay is damaged; the result true prevents renames that would extend the
+	// cycle
+	return true
 }
 
-// maxDepth is the maximum number of steps on the way to the root. If the way to the root is longer, the overlay is damaged.
+// maxDepth is the maximum number of steps on the way to the root. If the way to the root is longer, the overlay is
+// damaged.
 const maxDepth = 1 << 20
 
-// path returns the present path of a node, relative to the root. For a file with several names, it returns one of its paths. It
-// returns false if the node has no name, or if the directory of its name is not known.
+// path returns the present path of a node, relative to the root. For a file with several names, it returns one of its
+// paths. It returns false if the node has no name, or if the directory of its name is not known.
 func (m merged) path(n Node) (string, bool) {
 	var names []string
 	for range maxDepth {
@@ -97,8 +101,9 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name returns the name of a node in the directory dir. If a node of the base tree still has its original name, the inode table
-// contains the name. Otherwise name searches all entries that the overlay has for the directory, because inodes do not contain names.
+// name returns the name of a node in the directory dir. If a node of the base tree still has its original name, the
+// inode table contains the name. Otherwise name searches all entries that the overlay has for the directory, because
+// inodes do not contain names.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.base.Table.Record(n); base {
 		name = m.base.Table.Name(r)

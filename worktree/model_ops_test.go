@@ -138,7 +138,8 @@ func (m *model) stepRename() {
 	}
 	after := m.stat(y.path)
 	if before.Node != after.Node || x.path != y.path && before.Mtime != after.Mtime && x.kind != syscall.S_IFDIR {
-		m.t.Errorf("%s: %s changed node %d to %d and mtime %d to %d", m.what, what, before.Node, after.Node, before.Mtime, after.Mtime)
+		m.t.Errorf("%s: %s changed node %d to %d and mtime %d to %d", m.what, what, before.Node, after.Node,
+			before.Mtime, after.Mtime)
 	}
 }
 
@@ -196,7 +197,8 @@ func (m *model) stepFallocate() {
 	if !ok {
 		return
 	}
-	modes := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_ZERO_RANGE}
+	modes := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE,
+		unix.FALLOC_FL_ZERO_RANGE}
 	mode := modes[m.rng.IntN(len(modes))]
 	off, n := int64(m.rng.IntN(10_000)), int64(1+m.rng.IntN(10_000))
 	m.onPlain(x.plain, func(fd int) {
@@ -286,7 +288,8 @@ func (m *model) stepXattr() {
 	}
 	name := "user." + m.name()
 	if m.rng.IntN(3) == 0 {
-		m.same("remove attribute of "+x.path, m.Xattrs().Remove(m.t.Context(), x.node, name), unix.Lremovexattr(x.plain, name))
+		m.same("remove attribute of "+x.path, m.Xattrs().Remove(m.t.Context(), x.node, name),
+			unix.Lremovexattr(x.plain, name))
 		return
 	}
 	flags := []int{0, unix.XATTR_CREATE, unix.XATTR_REPLACE}[m.rng.IntN(3)]
@@ -317,7 +320,8 @@ func (m *model) stepTmpfile() {
 	m.writeBoth("write unnamed file", a.Node, fd)
 	if m.rng.IntN(2) == 0 {
 		_, err := m.Link(m.t.Context(), a.Node, x.dir, x.name)
-		want := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, x.plain, unix.AT_SYMLINK_FOLLOW)
+		want := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, x.plain,
+			unix.AT_SYMLINK_FOLLOW)
 		m.same("name unnamed file "+x.path, err, want)
 	}
 }

@@ -71,9 +71,11 @@ func (m *model) invent() (r modelRequest) {
 	x, y := m.pick(), m.pick()
 	m.requests++
 	r = modelRequest{
-		ID: 2 * m.requests, Dir: x.dir, Name: x.name, Plain: x.plain, To: y.dir, As: y.name, PlainTo: y.plain, Mode: uint32(m.rng.IntN(0o1000)),
+		ID: 2 * m.requests, Dir: x.dir, Name: x.name, Plain: x.plain, To: y.dir, As: y.name, PlainTo: y.plain,
+		Mode: uint32(m.rng.IntN(0o1000)),
 	}
-	ops := []string{"mknod", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "rename", "setxattr", "removexattr", "tmpfile"}
+	ops := []string{"mknod", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "rename", "setxattr",
+		"removexattr", "tmpfile"}
 	r.Op = ops[m.rng.IntN(len(ops))]
 	exists := func(kinds ...uint32) (target, bool) {
 		return m.existing(kinds[m.rng.IntN(len(kinds))])
@@ -96,7 +98,8 @@ func (m *model) invent() (r modelRequest) {
 			return m.invent()
 		}
 		r.Node, r.Plain, r.Name = x.node, x.plain, "user."+m.name()
-		r.Flags, r.Value = []int{0, unix.XATTR_CREATE, unix.XATTR_CREATE, unix.XATTR_REPLACE}[m.rng.IntN(4)], []byte(fmt.Sprint(r.ID))
+		r.Flags, r.Value = []int{0, unix.XATTR_CREATE, unix.XATTR_CREATE, unix.XATTR_REPLACE}[m.rng.IntN(4)],
+			[]byte(fmt.Sprint(r.ID))
 	}
 	return r
 }
@@ -159,7 +162,8 @@ func (m *model) askPlain(r *modelRequest) (fd int, err error) {
 	return 0, err
 }
 
-// dieBusy ends the process during a request, or between a request and its reply, and stores the kernel's side for the next process.
+// dieBusy ends the process during a request, or between a request and its reply, and stores the kernel's side for the
+// next process.
 func (m *model) dieBusy(life uint64) {
 	side := kernelSide{Request: m.invent()}
 	side.Made = m.requests
@@ -274,7 +278,8 @@ func (m *model) openAgain(f openSide) int {
 	return fd
 }
 
-// endListing reads the rest of a directory. Both parts together must be the whole directory, except for the names that the request changed.
+// endListing reads the rest of a directory. Both parts together must be the whole directory, except for the names that
+// the request changed.
 func (m *model) endListing(l listingSide, r *modelRequest) {
 	if a, err := m.Attr(m.t.Context(), l.Node); err != nil || a.Nlink == 0 {
 		return // the request removed the directory

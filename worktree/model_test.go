@@ -23,9 +23,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// TestModel runs the same random operations on a tree and on a plain directory of the host's file system, which is the oracle for
-// results and contents. The tree is closed and opened again now and then, and killed: the operations run in child processes that end by
-// SIGKILL, some of which take over the kernel's state from the previous one. AFS_MODEL_SEED and AFS_MODEL_STEPS select other runs.
+// TestModel runs the same random operations on a tree and on a plain directory of the host's file system, which is the
+// oracle for results and contents. The tree is closed and opened again now and then, and killed: the operations run in
+// child processes that end by SIGKILL, some of which take over the kernel's state from the previous one. AFS_MODEL_SEED
+// and AFS_MODEL_STEPS select other runs.
 func TestModel(t *testing.T) {
 	if life := os.Getenv(modelEnv); life != "" {
 		runLife(t, life)

@@ -11,16 +11,18 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// Cred contains the credentials of the process that has sent a request: the owner and the group of files that it creates, and its
-// umask. If a directory has a default access control list, the umask is not applied to files that are created in the directory.
+// Cred contains the credentials of the process that has sent a request: the owner and the group of files that it
+// creates, and its umask. If a directory has a default access control list, the umask is not applied to files that are
+// created in the directory.
 type Cred struct{ UID, GID, Umask uint32 }
 
 // maxLinks is the maximum number of names of a file, the same as on ext4.
 const maxLinks = 65000
 
-// create creates a node with the attributes in the parameter in. If in.Nlink is not 0, the node gets the given name in the
-// directory dir. If the node is a symbolic link, target is the target of the link.
-func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
+// create creates a node with the attributes in the parameter in. If in.Nlink is not 0, the node gets the given name in
+// the directory dir. If the node is a symbolic link, target is the target of the link.
+func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string,
+	umask uint32) (Attr, error) {
 	if made, done := ed.isDone(ctx); done {
 		return ed.view.attrOf(made)
 	}
@@ -64,8 +66,8 @@ func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.
 	return ed.base.Describe(in), nil
 }
 
-// inherit gives a new node the group of its directory, parent, if the directory has the set-group-ID bit. A new directory also
-// gets this bit. The function inode_init_owner in fs/inode.c of Linux does the same.
+// inherit gives a new node the group of its directory, parent, if the directory has the set-group-ID bit. A new
+// directory also gets this bit. The function inode_init_owner in fs/inode.c of Linux does the same.
 func inherit(in, parent *overlay.Inode) {
 	if parent.Mode&syscall.S_ISGID == 0 {
 		return
@@ -76,7 +78,8 @@ func inherit(in, parent *overlay.Inode) {
 	}
 }
 
-// subdirs returns by how much a node increases the link count of its directory: 1 if the node is a directory, otherwise 0.
+// subdirs returns by how much a node increases the link count of its directory: 1 if the node is a directory, otherwise
+// 0.
 func subdirs(in *overlay.Inode) int {
 	if isDir(in) {
 		return 1
@@ -84,7 +87,8 @@ func subdirs(in *overlay.Inode) int {
 	return 0
 }
 
-// place returns the children that the directory dir has in the base tree, or an error if name is not valid for a new entry.
+// place returns the children that the directory dir has in the base tree, or an error if name is not valid for a new
+// entry.
 func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
 	if len(name) > object.MaxNameLen {
 		return inode.Block{}, syscall.ENAMETOOLONG
@@ -221,9 +225,10 @@ type victim struct {
 // errReplaced means that the name of a victim was removed or given to another node after the victim was looked up.
 var errReplaced = errors.New("name has another node now")
 
-// replacing looks up the node with the given name and calls the function f, which removes or replaces the node. It repeats both
-// steps while f returns errReplaced. If the node is a directory, its children in the base tree are read before f is called,
-// because they show whether the directory is empty, and a change must not wait until a tree is fetched.
+// replacing looks up the node with the given name and calls the function f, which removes or replaces the node. It
+// repeats both steps while f returns errReplaced. If the node is a directory, its children in the base tree are read
+// before f is called, because they show whether the directory is empty, and a change must not wait until a tree is
+// fetched.
 func (ed *editor) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
 	for {
 		var v victim

@@ -15,7 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// BenchmarkOpen measures the time until a successor can serve a tree of 100,000 paths that were all looked up, and 10,000 changed files.
+// BenchmarkOpen measures the time until a successor can serve a tree of 100,000 paths that were all looked up, and
+// 10,000 changed files.
 func BenchmarkOpen(b *testing.B) {
 	files := make(map[string]worktreetest.File)
 	for i := range 99_000 {
@@ -25,7 +26,8 @@ func BenchmarkOpen(b *testing.B) {
 	src.KnowsSizes.Store(true)
 	dir, saved := b.TempDir(), filepath.Join(b.TempDir(), "killed")
 	options := func(dir string, over bool) Options {
-		return Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"), TakeOver: over}
+		return Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"),
+			TakeOver: over}
 	}
 	tree, err := Open(filepath.Join(dir, "inodes"), src, options(dir, false))
 	if err != nil {
@@ -62,7 +64,8 @@ func BenchmarkOpen(b *testing.B) {
 		tree.Kernel().Forget(a.Node, 1)
 	}
 	log := tree.Overlay().Stats().LogBytes
-	for end := time.Now().Add(10 * time.Second); log > 6<<20 && time.Now().Before(end); log = tree.Overlay().Stats().LogBytes {
+	for end := time.Now().Add(10 * time.Second); log > 6<<20 &&
+		time.Now().Before(end); log = tree.Overlay().Stats().LogBytes {
 		runtime.Gosched() // the log will be rewritten
 	}
 	if err := copyLive(saved, dir); err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// Overlay reports how the working tree differs from the base tree, and the state of the overlay, which stores the differences.
-// The daemon calls it for the status of a mount, and before a session ends. The fields do not change after Open.
+// Overlay reports how the working tree differs from the base tree, and the state of the overlay, which stores the
+// differences. The daemon calls it for the status of a mount, and before a session ends. The fields do not change after
+// Open.
 type Overlay struct {
 	gate     *gate
 	view     *view
@@ -19,8 +20,8 @@ type Overlay struct {
 // Recovery returns the state in which Open found the overlay, and the repairs that Open made.
 func (o *Overlay) Recovery() overlay.Recovery { return o.recovery }
 
-// Changed returns the number of paths that differ from the base tree. A path that differs in its times and in nothing else is not
-// counted.
+// Changed returns the number of paths that differ from the base tree. A path that differs in its times and in nothing
+// else is not counted.
 func (o *Overlay) Changed() int64 {
 	if o.view.layer == nil || !o.gate.enter() {
 		return 0
@@ -40,8 +41,9 @@ func (o *Overlay) Stats() overlay.Stats {
 	return o.view.layer.Stats()
 }
 
-// Added returns the paths of files and symbolic links for which the base tree has no file or another file. The paths are relative
-// to the root. The path of a base directory that was moved ends in a slash, and stands for all paths below the directory.
+// Added returns the paths of files and symbolic links for which the base tree has no file or another file. The paths
+// are relative to the root. The path of a base directory that was moved ends in a slash, and stands for all paths below
+// the directory.
 func (o *Overlay) Added() (paths []string) {
 	if !o.gate.enter() {
 		return nil

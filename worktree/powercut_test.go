@@ -19,9 +19,9 @@ import (
 // faultBoot2 is the UUID of the boot after the power cut.
 const faultBoot2 = "22222222-2222-2222-2222-222222222222"
 
-// TestPowerCut cuts the power at a random disk operation, twice in a row. Fsynced files keep their contents and nodes, no query with a
-// journal position from before the cut has a wrong answer, and the tree works afterwards. After a Close nothing is missing, also in the
-// journal.
+// TestPowerCut cuts the power at a random disk operation, twice in a row. Fsynced files keep their contents and nodes,
+// no query with a journal position from before the cut has a wrong answer, and the tree works afterwards. After a Close
+// nothing is missing, also in the journal.
 func TestPowerCut(t *testing.T) {
 	runs := uint64(150)
 	if testing.Short() {
@@ -109,7 +109,8 @@ func powerRun(t *testing.T, seed uint64) (closed bool) {
 	got := next.contents()
 	for name, want := range durable {
 		if data, ok := got[name]; !ok || data != want {
-			t.Errorf("%s after the cut: got %d bytes (present: %v), want the %d that were fsynced", name, len(data), ok, len(want))
+			t.Errorf("%s after the cut: got %d bytes (present: %v), want the %d that were fsynced", name, len(data),
+				ok, len(want))
 		}
 	}
 	if closed { // all names are on disk; contents that were not fsynced may be missing

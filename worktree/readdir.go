@@ -8,17 +8,18 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// ownPosition is a bit that is set in the positions of entries that the base tree does not have. In a directory listing, position
-// 0 is the start, and i+1 is the position after the i-th name that the directory has in the base tree. ownPosition|cookie is the
-// position after an entry that the overlay has and the base tree does not have; the overlay assigns the cookie.
+// ownPosition is a bit that is set in the positions of entries that the base tree does not have. In a directory
+// listing, position 0 is the start, and i+1 is the position after the i-th name that the directory has in the base
+// tree. ownPosition|cookie is the position after an entry that the overlay has and the base tree does not have; the
+// overlay assigns the cookie.
 const ownPosition = 1 << 62
 
-// listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before the
-// entries are emitted.
+// listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before
+// the entries are emitted.
 const listed = 128
 
-// readDir implements Tree.ReadDir: it calls the function emit for the entries of a directory that follow the position in the
-// parameter from.
+// readDir implements Tree.ReadDir: it calls the function emit for the entries of a directory that follow the position
+// in the parameter from.
 func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
 	b, err := v.children(ctx, dir)
 	if err != nil {
@@ -36,9 +37,9 @@ func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	return nil
 }
 
-// list appends entries of a directory to the slice in the parameter to, up to the capacity of the slice. It begins after the
-// position in the parameter from. b is the block of the directory: the children that the directory has in the base tree. next is
-// the position from which to continue. more is true if more entries may follow.
+// list appends entries of a directory to the slice in the parameter to, up to the capacity of the slice. It begins
+// after the position in the parameter from. b is the block of the directory: the children that the directory has in the
+// base tree. next is the position from which to continue. more is true if more entries may follow.
 func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
 	t := m.base.Table
 	present, hidden := m.Entries(dir)

@@ -13,24 +13,27 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
-// A change is recorded in the journal before it is made, at a moment at which no path can change: within the overlay's Update
-// that makes the change, or, for contents, within a View of the overlay before the change.
+// A change is recorded in the journal before it is made, at a moment at which no path can change: within the overlay's
+// Update that makes the change, or, for contents, within a View of the overlay before the change.
 
-// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls the recorder
-// within the overlay's Update that makes a change. Before contents are changed, the recorder is called within a View of the overlay. A
-// recorder has no lock, because the journal and the set of writers have their own locks, and the other fields are atomic or a channel.
+// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls
+// the recorder within the overlay's Update that makes a change. Before contents are changed, the recorder is called
+// within a View of the overlay. A recorder has no lock, because the journal and the set of writers have their own
+// locks, and the other fields are atomic or a channel.
 type recorder struct {
-	view       *view
-	journal    *journal.Journal // nil if the Tree has no journal; the methods of a nil Journal do nothing
-	writing    writers.Set      // files that were written recently
-	looked     atomic.Int64     // number of names in the overlay that noteNames has searched since the last query of the journal
-	noticed    chan struct{}    // receives a value when something has changed (see Monitor.Noticed); capacity 1
-	lastChange atomic.Int64     // time of the last change in nanoseconds since 1970; 0: no change since Open
+	view    *view
+	journal *journal.Journal // nil if the Tree has no journal; the methods of a nil Journal do nothing
+	writing writers.Set      // files that were written recently
+	// number of names in the overlay that noteNames has searched since the last query of the journal
+	looked     atomic.Int64
+	noticed    chan struct{} // receives a value when something has changed (see Monitor.Noticed); capacity 1
+	lastChange atomic.Int64  // time of the last change in nanoseconds since 1970; 0: no change since Open
 }
 
-// open opens the change journal and the set of files to which programs are writing, if the options name a journal. recovery is
-// the state in which the overlay was found. The parameter took is true if this process continues the mount of another process.
-// Files whose size differs from their size when the overlay was closed (Recovery.Shrunk) are recorded as changed.
+// open opens the change journal and the set of files to which programs are writing, if the options name a journal.
+// recovery is the state in which the overlay was found. The parameter took is true if this process continues the mount
+// of another process. Files whose size differs from their size when the overlay was closed (Recovery.Shrunk) are
+// recorded as changed.
 func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recovery, took bool) error {
 	if o.Journal == "" {
 		return nil
@@ -45,8 +48,8 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 	shrunk := recovery.Shrunk
 	rec.journal, err = journal.Open(o.Journal, journal.Options{
 		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: took,
-		// The journal and the overlay are synced separately. After a power loss, the journal may contain records of changes that
-		// the overlay has lost.
+		// The journal and the overlay are synced separately. After a power loss, the journal may contain records of changes
+		// that the overlay has lost.
 		Anew:   recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
 		Unused: func() bool { return rec.view.layer == nil || rec.view.layer.Changed() == 0 },
 	})
@@ -56,7 +59,8 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 	return err
 }
 
-// noteAt records all paths of node n, because its contents, mode or mtime are about to change. f identifies the change in the journal.
+// noteAt records all paths of node n, because its contents, mode or mtime are about to change. f identifies the change
+// in the journal.
 func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 	j := rec.journal
 	if j.Covers(f, uint64(n)) {
@@ -84,17 +88,18 @@ func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 }
 
 const (
-	// maxNames is the maximum number of names of a changed file that are recorded one by one. For a file with more names, the
-	// directories of the names are recorded; if there are more than maxNames directories, the whole tree is recorded. Therefore
-	// the cost of a change does not grow with the number of names.
+	// maxNames is the maximum number of names of a changed file that are recorded one by one. For a file with more names,
+	// the directories of the names are recorded; if there are more than maxNames directories, the whole tree is recorded.
+	// Therefore the cost of a change does not grow with the number of names.
 	maxNames = 64
-	// maxLooked is the maximum number of names in the overlay that are searched between two journal positions, in order to find
-	// the names of files with several names. If more names would have to be searched, the whole tree is recorded as changed, and
-	// this record includes all further changes until the next position is returned.
+	// maxLooked is the maximum number of names in the overlay that are searched between two journal positions, in order to
+	// find the names of files with several names. If more names would have to be searched, the whole tree is recorded as
+	// changed, and this record includes all further changes until the next position is returned.
 	maxLooked = 1 << 22
 )
 
-// noteNames records the paths of a file with several names, as noteAt does. To find the names, it searches all names in the overlay.
+// noteNames records the paths of a file with several names, as noteAt does. To find the names, it searches all names in
+// the overlay.
 func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	type name struct {
 		dir  Node
@@ -148,7 +153,8 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 // noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). in is
 // the inode of the name after the change. n is the node of this inode, or 0 if an existing record for the node does not
 // cover the new name.
-func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
+func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node,
+	in *overlay.Inode, comes bool) {
 	j := rec.journal
 	if j == nil || f == nil {
 		return
@@ -217,8 +223,8 @@ func recorded(path string, dir bool) string {
 	return path
 }
 
-// noting records the paths of file n and then calls change, which changes the contents of the file. After that it marks the
-// change as complete in the journal.
+// noting records the paths of file n and then calls change, which changes the contents of the file. After that it marks
+// the change as complete in the journal.
 func (rec *recorder) noting(n Node, change func() error) error {
 	defer rec.notice()
 	if rec.journal == nil {
@@ -231,16 +237,17 @@ func (rec *recorder) noting(n Node, change func() error) error {
 	return change()
 }
 
-// note records the paths of node n, as noteAt does, unless the journal already has a record for n. It acquires the overlay's lock
-// for reading.
+// note records the paths of node n, as noteAt does, unless the journal already has a record for n. It acquires the
+// overlay's lock for reading.
 func (rec *recorder) note(f *journal.Flight, n Node) {
 	if !rec.journal.Covers(f, uint64(n)) {
 		rec.view.look(func(m merged) { rec.noteAt(m, f, n) })
 	}
 }
 
-// noteAll records the paths of nodes to which programs may be writing. The inode of a file that was created in the mount does not
-// contain its name. Therefore the names of several nodes in one directory are found in one pass through the directory.
+// noteAll records the paths of nodes to which programs may be writing. The inode of a file that was created in the
+// mount does not contain its name. Therefore the names of several nodes in one directory are found in one pass through
+// the directory.
 func (rec *recorder) noteAll(nodes []Node) {
 	in := make(map[Node][]Node) // nodes with one name, by the directory that contains the name
 	for some := range slices.Chunk(nodes, listed) {
@@ -267,8 +274,8 @@ func (rec *recorder) noteAll(nodes []Node) {
 	}
 }
 
-// noteIn records the paths of those of the given nodes that are in the directory dir and have one name. It returns the rest of
-// the nodes.
+// noteIn records the paths of those of the given nodes that are in the directory dir and have one name. It returns the
+// rest of the nodes.
 func (rec *recorder) noteIn(m merged, f *journal.Flight, dir Node, nodes []Node) (rest []Node) {
 	at, ok := m.path(dir)
 	if dir == 0 || !ok {
@@ -297,8 +304,8 @@ func (rec *recorder) noteIn(m merged, f *journal.Flight, dir Node, nodes []Node)
 	return rest
 }
 
-// notePaths records paths that the caller is about to change. A path that ends in a slash stands for everything below it. The
-// caller must call land after it has changed the paths.
+// notePaths records paths that the caller is about to change. A path that ends in a slash stands for everything below
+// it. The caller must call land after it has changed the paths.
 func (rec *recorder) notePaths(paths []string) (land func()) {
 	var f journal.Flight
 	for _, path := range paths {
@@ -319,8 +326,8 @@ func (rec *recorder) changed(token string) Changes {
 	return c
 }
 
-// since returns the paths that were recorded since the journal position token, and the next position. known is false if the
-// journal does not contain all changes since the position token. since also resets the limit for noteNames.
+// since returns the paths that were recorded since the journal position token, and the next position. known is false if
+// the journal does not contain all changes since the position token. since also resets the limit for noteNames.
 func (rec *recorder) since(token string) (next string, paths []string, known bool) {
 	rec.looked.Store(0)
 	return rec.journal.Since(token)

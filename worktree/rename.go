@@ -70,9 +70,10 @@ type renaming struct {
 	overBlock     inode.Block    // children of over in the base tree, if over is a directory
 }
 
-// rename looks up the directories and the inodes of both names, and returns the state of the rename. The parameters from and to
-// are the children that the directories have in the base tree.
-func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to inode.Block, newName string) (*renaming, error) {
+// rename looks up the directories and the inodes of both names, and returns the state of the rename. The parameters
+// from and to are the children that the directories have in the base tree.
+func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to inode.Block,
+	newName string) (*renaming, error) {
 	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
 	var err error
 	if r.dir, err = e.directory(dir); err != nil {

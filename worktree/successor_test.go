@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// TestMain makes the test binary run as the process that is killed if victimEnv is set: it walks a tree with the table named there,
-// prints the nodes that it returned, and kills itself with SIGKILL.
+// TestMain makes the test binary run as the process that is killed if victimEnv is set: it walks a tree with the table
+// named there, prints the nodes that it returned, and kills itself with SIGKILL.
 func TestMain(m *testing.M) {
 	table := os.Getenv(victimEnv)
 	if table == "" {
@@ -44,7 +44,8 @@ const victimEnv = "WORKTREE_TEST_VICTIM_TABLE"
 func successorFiles() map[string]worktreetest.File {
 	files := make(map[string]worktreetest.File)
 	for i := range 3000 {
-		files[fmt.Sprintf("d%d/s%d/%s%d", i%7, i%31, strings.Repeat("n", i%200), i)] = worktreetest.File{Data: strings.Repeat("x", i)}
+		files[fmt.Sprintf("d%d/s%d/%s%d", i%7, i%31, strings.Repeat("n", i%200), i)] =
+			worktreetest.File{Data: strings.Repeat("x", i)}
 	}
 	return files
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// copyLive copies the directory of a tree that still runs. It begins again if background work has removed a file between the file's
-// listing and its copy.
+// copyLive copies the directory of a tree that still runs. It begins again if background work has removed a file
+// between the file's listing and its copy.
 func copyLive(dir, from string) error {
 	for {
 		err := os.CopyFS(dir, os.DirFS(from))
@@ -49,8 +49,8 @@ func asked(ctx context.Context, id uint64, again bool) context.Context {
 	return context.WithValue(ctx, RequestKey{}, &Request{ID: id, Again: again})
 }
 
-// Every request that changes names is performed once, whether or not the killed process had performed it; also by the second successor,
-// after the created name was removed again. A request of another kernel is not taken for it.
+// Every request that changes names is performed once, whether or not the killed process had performed it; also by the
+// second successor, after the created name was removed again. A request of another kernel is not taken for it.
 func TestRequestsAreDoneOnce(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, w *workspace) (Attr, error){
 		"mknod": func(ctx context.Context, w *workspace) (Attr, error) {
@@ -98,9 +98,11 @@ func TestRequestsAreDoneOnce(t *testing.T) {
 			first, err := do(asked(t.Context(), 10, false), w)
 			w.ok(err)
 			want := w.everything()
-			for what, next := range map[string]*workspace{"not begun": before, "done": w.killed(true), "done, and killed twice": w.killed(true).killed(true)} {
+			for what, next := range map[string]*workspace{"not begun": before, "done": w.killed(true),
+				"done, and killed twice": w.killed(true).killed(true)} {
 				a, err := do(asked(t.Context(), 10, true), next)
-				if err != nil || (a.Node == 0) != (first.Node == 0) || a.Node != first.Node && what != "not begun" || a.Mode != first.Mode || a.Nlink != first.Nlink {
+				if err != nil || (a.Node == 0) != (first.Node == 0) || a.Node != first.Node && what != "not begun" ||
+					a.Mode != first.Mode || a.Nlink != first.Nlink {
 					t.Errorf("%s again: got %+v, %v, want %+v", what, a, err, first)
 				}
 				if got := next.everything(); got != want {
@@ -208,7 +210,8 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	third.eventually("no contents file is left", func() bool { return third.Overlay().Stats().Contents == 0 })
 
 	none := over.killed(false)
-	none.eventually("a process that does not take over removes unnamed files", func() bool { return none.Overlay().Stats().Contents == 0 })
+	none.eventually("a process that does not take over removes unnamed files",
+		func() bool { return none.Overlay().Stats().Contents == 0 })
 	if none.Kernel().Remember(own); len(none.Overlay().Recovery().Problems) > 0 {
 		t.Errorf("problems after the nodes were restored: %q", none.Overlay().Recovery().Problems)
 	}
@@ -292,7 +295,8 @@ func TestKilledWhileAdding(t *testing.T) {
 	adding[48] = 1
 	w.ok(os.WriteFile(path, adding, 0o600)) // keep the file, because it is mapped
 	over := w.killed(true)
-	if got, counts := over.everything(), over.Base().Counts(); counts != w.Base().Counts() || got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
+	if got, counts := over.everything(), over.Base().Counts(); counts != w.Base().Counts() ||
+		got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
 		t.Errorf("counts after the takeover: got %+v, want %+v:\n%s", counts, w.Base().Counts(), got)
 	}
 	if a, err := over.Attr(t.Context(), n); err != nil || a.Nlink != 0 {
@@ -305,7 +309,8 @@ func FuzzKept(f *testing.F) {
 	dir := f.TempDir()
 	src := worktreetest.New(map[string]worktreetest.File{"a/b": {Data: "x"}, "c": {}})
 	options := func(dir string) Options {
-		return Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"), TakeOver: true}
+		return Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"),
+			TakeOver: true}
 	}
 	list := func(t testing.TB, tree *Tree) (all string) {
 		if err := walk(tree, Root, func(path string, a Attr) { all += fmt.Sprintln(path, a.Node, a.Mode) }); err != nil {
@@ -346,7 +351,8 @@ func FuzzKept(f *testing.F) {
 		}
 		defer os.RemoveAll(dir)
 		name := map[bool]string{true: "inodes.kept", false: "inodes.writing"}[kept]
-		if err := errors.Join(os.CopyFS(dir, os.DirFS(saved)), os.WriteFile(filepath.Join(dir, name), image, 0o600)); err != nil {
+		if err := errors.Join(os.CopyFS(dir, os.DirFS(saved)),
+			os.WriteFile(filepath.Join(dir, name), image, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		tree, err := Open(filepath.Join(dir, "inodes"), src, options(dir))

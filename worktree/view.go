@@ -13,17 +13,17 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// view reads the present working tree: the overlay, and the base tree for everything that the overlay does not store. All other
-// parts of a Tree use a view to read the working tree. The methods that have a context as a parameter wait until trees or sizes
-// are fetched, without holding a lock; the other methods do not wait. The method look holds the overlay's lock for reading, and
-// passes the working tree at that moment as a merged.
+// view reads the present working tree: the overlay, and the base tree for everything that the overlay does not store.
+// All other parts of a Tree use a view to read the working tree. The methods that have a context as a parameter wait
+// until trees or sizes are fetched, without holding a lock; the other methods do not wait. The method look holds the
+// overlay's lock for reading, and passes the working tree at that moment as a merged.
 type view struct {
 	base  *basetree.Tree
 	layer *overlay.Layer // nil if the mount has no overlay
 }
 
-// look calls the function f with the present working tree, while it holds the overlay's lock for reading. f must not change
-// anything, must not wait, and must not call exported methods of the Tree.
+// look calls the function f with the present working tree, while it holds the overlay's lock for reading. f must not
+// change anything, must not wait, and must not call exported methods of the Tree.
 func (v *view) look(f func(m merged)) {
 	if v.layer == nil {
 		f(merged{nothing{}, v.base})
@@ -137,9 +137,9 @@ func (v *view) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 	return in, nil
 }
 
-// children returns the block of a directory: the consecutive nodes of the children that the directory has in the base tree. The
-// first call for a directory waits until its tree is fetched, and adds the block to the inode table. A directory that was created
-// in the mount, and the directory of a submodule, have an empty block.
+// children returns the block of a directory: the consecutive nodes of the children that the directory has in the base
+// tree. The first call for a directory waits until its tree is fetched, and adds the block to the inode table. A
+// directory that was created in the mount, and the directory of a submodule, have an empty block.
 func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 	if dir.Own() {
 		in, err := v.inode(dir)
@@ -184,8 +184,8 @@ func (v *view) above(ctx context.Context, at string) (dir Node, name string, err
 	}
 }
 
-// attr implements Tree.Attr: it returns the attributes of a node. If the size is not known, attr waits until the Source has
-// determined the size.
+// attr implements Tree.Attr: it returns the attributes of a node. If the size is not known, attr waits until the Source
+// has determined the size.
 func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := v.inode(n)
@@ -208,8 +208,8 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	}
 }
 
-// countBlocks sets a.Blocks to the number of blocks that the contents file of the overlay occupies. If the file has holes, this
-// number is lower than the number that follows from the size.
+// countBlocks sets a.Blocks to the number of blocks that the contents file of the overlay occupies. If the file has
+// holes, this number is lower than the number that follows from the size.
 func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
 	if in.Content == 0 {
 		return nil
@@ -244,8 +244,8 @@ func (v *view) sizeOf(n Node) int64 {
 	return v.base.SizeHere(n)
 }
 
-// regular returns the inode of a regular file. For a node of another type, it returns the error that read(2) and write(2) return
-// for a file of this type.
+// regular returns the inode of a regular file. For a node of another type, it returns the error that read(2) and
+// write(2) return for a file of this type.
 func (v *view) regular(n Node) (overlay.Inode, error) {
 	in, err := v.inode(n)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 func TestBaseWalk(t *testing.T) {
 	files := lazyFiles()
 	// In trees and in the index a directory's name is followed by a slash.
-	for _, path := range []string{"foo/x", "foo.bar", "foo-x", "foo0", "foo.d/y", "foobar/z", "a/foo/1", "a/foo-/2", "a/foo!"} {
+	for _, path := range []string{"foo/x", "foo.bar", "foo-x", "foo0", "foo.d/y", "foobar/z", "a/foo/1",
+		"a/foo-/2", "a/foo!"} {
 		files[path] = worktreetest.File{Data: path}
 	}
 	files["module"] = worktreetest.File{Mode: object.ModeGitlink}
@@ -35,7 +36,8 @@ func TestBaseWalk(t *testing.T) {
 			if (e.Path != "") != dirs[parent] && e.Path != "" {
 				t.Errorf("path %s was returned before its directory", e.Path)
 			}
-			if e.Path == "module" && (e.Mode != object.ModeGitlink || e.Attr.Mode != 0o40755) || e.Path != "module" && e.ID != w.src.ID(e.Path) {
+			if e.Path == "module" && (e.Mode != object.ModeGitlink || e.Attr.Mode != 0o40755) ||
+				e.Path != "module" && e.ID != w.src.ID(e.Path) {
 				t.Errorf("base entry %s is %+v", e.Path, e)
 			}
 			if e.Attr.Mtime != commitTime.UnixNano() || e.Attr.Node == 0 {

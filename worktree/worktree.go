@@ -1,61 +1,66 @@
-// Package worktree implements the namespace of a mount: it maps paths to nodes, and nodes to attributes and contents. It does
-// not know FUSE; package fuse connects it to the kernel.
+// Package worktree implements the namespace of a mount: it maps paths to nodes, and nodes to attributes and contents.
+// It does not know FUSE; package fuse connects it to the kernel.
 //
 // # Promises
-//   - A node is the inode number of a file, and it stays the same as long as the session exists. The nodes of the base tree
-//     are allocated in a table on disk that survives the process, so that a successor uses the same node for every path.
-//   - A size is exact, or the call waits until it is known; a directory is complete, or the call waits until its tree is
-//     fetched.
-//   - Nothing is fetched before it is needed: the tree of a directory when a name in it is first looked up, a size when it is
-//     first requested, contents when they are read or partly overwritten. Renaming, linking, removing, truncating to zero or
-//     changing the attributes of a file whose contents are missing fetches nothing.
-//   - A change is atomic: it is made completely, or nothing is changed. The objects that are needed for a change are fetched
-//     before the change starts.
+//   - A node is the inode number of a file, and it stays the same as long as the session exists. The nodes of the base
+//     tree are allocated in a table on disk that survives the process, so that a successor uses the same node for every
+//     path.
+//   - A size is exact, or the call waits until it is known; a directory is complete, or the call waits until its tree
+//     is fetched.
+//   - Nothing is fetched before it is needed: the tree of a directory when a name in it is first looked up, a size when
+//     it is first requested, contents when they are read or partly overwritten. Renaming, linking, removing, truncating
+//     to zero or changing the attributes of a file whose contents are missing fetches nothing.
+//   - A change is atomic: it is made completely, or nothing is changed. The objects that are needed for a change are
+//     fetched before the change starts.
 //
-// Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are the
-// children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs from the
-// base tree (package overlay). A base node (a node of the base tree) is promoted when the overlay stores its inode. A promoted
-// node keeps its number and its record in the table. While its contents are unchanged, they are read from the Source with the
-// path in that record. An own node is a node that the overlay created. A graft is a path that shows a blob of another tree: its
-// node is below a further root of the inode table, and is a base node in every other respect (Graft).
+// Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that
+// are the children of one directory of the base tree, in byte order of their names. The overlay stores everything that
+// differs from the base tree (package overlay). A base node (a node of the base tree) is promoted when the overlay
+// stores its inode. A promoted node keeps its number and its record in the table. While its contents are unchanged,
+// they are read from the Source with the path in that record. An own node is a node that the overlay created. A graft
+// is a path that shows a blob of another tree: its node is below a further root of the inode table, and is a base node
+// in every other respect (Graft).
 //
 // # How base tree and overlay are merged
 //
-// Every name and every inode is looked up in the overlay first. If the overlay does not store it, it is looked up in the base
-// tree. If a name of a block is removed, the overlay marks the name as hidden. If the name is created again, it is listed at its
-// old position, so that positions in a listing stay valid across renames.
+// Every name and every inode is looked up in the overlay first. If the overlay does not store it, it is looked up in
+// the base tree. If a name of a block is removed, the overlay marks the name as hidden. If the name is created again,
+// it is listed at its old position, so that positions in a listing stay valid across renames.
 //
 // # Changes
 //
-// Every change is recorded in the change journal (package journal), so that Monitor.Changes can return the paths that differ since a
-// journal position. The record is written before the change is made: within the Update that makes the change or, if it changes
-// contents, under Layer.View, because no path can change during a View. The file ".git" in the root is stored in the overlay
-// and does not count as a change (gitfile.go).
+// Every change is recorded in the change journal (package journal), so that Monitor.Changes can return the paths that
+// differ since a journal position. The record is written before the change is made: within the Update that makes the
+// change or, if it changes contents, under Layer.View, because no path can change during a View. The file ".git" in the
+// root is stored in the overlay and does not count as a change (gitfile.go).
 //
 // # Freeze
 //
-// A freeze returns the differences since a journal position. All differences describe one moment, and the contents of the files
-// at that moment can be read while programs continue to change the files. It does most of the work before that moment, while
-// requests continue: it lists one directory after the other, and pins the contents in the overlay. The change journal records
-// every change that is made during this work behind the position at which the work began. At the moment of the freeze, under
-// Layer.Freeze, only these paths are listed again and replace the earlier entries. Therefore requests have to wait while the
-// changes of a few milliseconds are listed, and not longer, however many files differ.
+// A freeze returns the differences since a journal position. All differences describe one moment, and the contents of
+// the files at that moment can be read while programs continue to change the files. It does most of the work before
+// that moment, while requests continue: it lists one directory after the other, and pins the contents in the overlay.
+// The change journal records every change that is made during this work behind the position at which the work began. At
+// the moment of the freeze, under Layer.Freeze, only these paths are listed again and replace the earlier entries.
+// Therefore requests have to wait while the changes of a few milliseconds are listed, and not longer, however many
+// files differ.
 //
 // # Takeover
 //
-// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The state on
-// which the kernel relies is stored in mapped files, which survive the dead process. The table contains the lookup counts of base
-// nodes, and the overlay those of own nodes. The file of the kernel state contains four bits for each base node (Kernel.Shown) and the
-// length of the table (kernelstate.go). Package writers stores the set of files to which programs are writing. Therefore nodes without
-// a name that are still open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once
-// (request.go). If the process died between the count and the reply, a lookup count may be too high, and the node stays until the mount
-// ends. A lookup count is never too low. An Open without TakeOver discards all of that state.
+// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver.
+// The state on which the kernel relies is stored in mapped files, which survive the dead process. The table contains
+// the lookup counts of base nodes, and the overlay those of own nodes. The file of the kernel state contains four bits
+// for each base node (Kernel.Shown) and the length of the table (kernelstate.go). Package writers stores the set of
+// files to which programs are writing. Therefore nodes without a name that are still open stay valid, positions in
+// listings stay valid, and a request that the kernel repeats is executed once (request.go). If the process died between
+// the count and the reply, a lookup count may be too high, and the node stays until the mount ends. A lookup count is
+// never too low. An Open without TakeOver discards all of that state.
 //
 // # Power cuts
 //
-// All files are accessed through disk.FS, so that a test can simulate a power cut at every operation. The table is synced before
-// a log that refers to its nodes. The journal is closed last, so a journal that is marked as clean when the host has been
-// restarted contains every change. The journal begins a new epoch if the overlay may have returned to an earlier state.
+// All files are accessed through disk.FS, so that a test can simulate a power cut at every operation. The table is
+// synced before a log that refers to its nodes. The journal is closed last, so a journal that is marked as clean when
+// the host has been restarted contains every change. The journal begins a new epoch if the overlay may have returned to
+// an earlier state.
 //
 // # Parts
 //
@@ -76,13 +81,15 @@
 //	Overlay    reports how the working tree differs from the base tree
 //	Xattrs     reads and changes extended attributes
 //
-// A part calls only parts that stand above it in this list; Kernel, Monitor, Base, Overlay and Xattrs do not call each other.
+// A part calls only parts that stand above it in this list; Kernel, Monitor, Base, Overlay and Xattrs do not call each
+// other.
 //
 // # Locks
 //
-// A change first reads the blocks that it needs, without a lock (blocks never change), and is then checked and made within one
-// overlay.Layer.Update, which excludes all other updates. The lock of an overlay.File protects the contents of the file. No lock
-// is held while a Source is called, so that one slow object delays only the requests that need it. Lock order:
+// A change first reads the blocks that it needs, without a lock (blocks never change), and is then checked and made
+// within one overlay.Layer.Update, which excludes all other updates. The lock of an overlay.File protects the contents
+// of the file. No lock is held while a Source is called, so that one slow object delays only the requests that need it.
+// Lock order:
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
@@ -90,8 +97,8 @@
 //	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
 //
-// A goroutine that holds writers.Set, gate or table.append acquires no other lock. The overlay syncs the table before its log, and
-// then holds no lock for which readers wait.
+// A goroutine that holds writers.Set, gate or table.append acquires no other lock. The overlay syncs the table before
+// its log, and then holds no lock for which readers wait.
 package worktree
 
 import (
@@ -110,7 +117,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for
+// no node.
 type Node = inode.Node
 
 // Root is the node of the mount's root directory, in every mount.
@@ -144,23 +152,27 @@ type Options struct {
 	UID, GID uint32    // owner and group of every unchanged path of the base tree
 	Modes    Modes     // types and permissions of every unchanged path of the base tree
 
-	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every change
-	// fails with EROFS.
+	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every
+	// change fails with EROFS.
 	Overlay         string
-	OverlayReadOnly bool        // show the changes in the overlay, but do not write to the overlay
-	KeepRemoved     bool        // keep the contents of removed and overwritten files until a checkpoint contains them (see Removals)
-	ReadOnly        bool        // let all changes fail with EROFS, except those of Graft
-	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
-	GitDir          bool        // make ".git" an empty directory, over which another directory is mounted, instead of a file
-	Journal         string      // path of the change journal; "": no journal is kept, and Monitor.Changes returns All
-	Log             *zap.Logger // nil: nothing is logged
-	FS              disk.FS     // nil stands for disk.OS; tests use one that fails
+	OverlayReadOnly bool // show the changes in the overlay, but do not write to the overlay
+	// keep the contents of removed and overwritten files until a checkpoint contains them (see Removals)
+	KeepRemoved bool
+	ReadOnly    bool // let all changes fail with EROFS, except those of Graft
+	// contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
+	GitFile string
+	// make ".git" an empty directory, over which another directory is mounted, instead of a file
+	GitDir  bool
+	Journal string      // path of the change journal; "": no journal is kept, and Monitor.Changes returns All
+	Log     *zap.Logger // nil: nothing is logged
+	FS      disk.FS     // nil stands for disk.OS; tests use one that fails
 
-	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the kernel remain
-	// valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any node.
+	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the
+	// kernel remain valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no
+	// reference to any node.
 	TakeOver bool
-	// ForgetSizes is true if the Source may convert contents in another way than for the previous Tree, so that sizes in the inode
-	// table may be wrong. It has no effect if TakeOver is true, because the kernel has these sizes.
+	// ForgetSizes is true if the Source may convert contents in another way than for the previous Tree, so that sizes in
+	// the inode table may be wrong. It has no effect if TakeOver is true, because the kernel has these sizes.
 	ForgetSizes bool
 }
 
@@ -172,9 +184,10 @@ type Entry struct {
 	Next uint64 // position from which ReadDir continues after this entry
 }
 
-// Tree is the namespace of one mount. It consists of the parts below and a gate, which refuses calls after Close. The methods of
-// Tree serve the requests of the kernel for package fuse; packages checkout and session/capture call Graft and Freeze. Kernel,
-// Monitor, Base, Overlay, Xattrs and Removals return parts for other callers. All methods may be called from any goroutine.
+// Tree is the namespace of one mount. It consists of the parts below and a gate, which refuses calls after Close. The
+// methods of Tree serve the requests of the kernel for package fuse; packages checkout and session/capture call Graft
+// and Freeze. Kernel, Monitor, Base, Overlay, Xattrs and Removals return parts for other callers. All methods may be
+// called from any goroutine.
 type Tree struct {
 	gate     gate // counts the calls in progress, for which Close waits
 	base     *basetree.Tree
@@ -192,9 +205,9 @@ type Tree struct {
 	xattrs    Xattrs
 }
 
-// Open opens a Tree with the inode table at tablePath and the overlay. A second file, whose path is tablePath with the suffix
-// .names, contains the names for the table. If the table exists, every path keeps its node. If the table belongs to another base
-// tree, Open returns ErrTable. Open does not fetch anything. A table may be open in one Tree at a time.
+// Open opens a Tree with the inode table at tablePath and the overlay. A second file, whose path is tablePath with the
+// suffix .names, contains the names for the table. If the table exists, every path keeps its node. If the table belongs
+// to another base tree, Open returns ErrTable. Open does not fetch anything. A table may be open in one Tree at a time.
 func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -219,7 +232,8 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// connect returns a Tree whose parts refer to each other. The Tree has the base tree, but no overlay and no journal yet.
+// connect returns a Tree whose parts refer to each other. The Tree has the base tree, but no overlay and no journal
+// yet.
 func connect(base *basetree.Tree) *Tree {
 	t := &Tree{base: base}
 	t.view.base = base
@@ -255,7 +269,8 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
-	t.keep(removed.Open(t.view.layer, removed.Options{Keep: o.KeepRemoved, Kept: recovery.Kept, Find: t.names.find, Log: o.Log}))
+	t.keep(removed.Open(t.view.layer, removed.Options{Keep: o.KeepRemoved, Kept: recovery.Kept,
+		Find: t.names.find, Log: o.Log}))
 	if o.TakeOver && !table.TookOver() {
 		recovery.Problems = append(recovery.Problems, "the inode table does not know which inodes the kernel holds")
 	}
@@ -273,9 +288,9 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 // keep sets the set that stores the contents of removed and overwritten files.
 func (t *Tree) keep(s *removed.Set) { t.editor.removed, t.contents.removed, t.names.removed = s, s, s }
 
-// Close waits until the calls in progress have returned, writes all changes to disk, and closes the table and the overlay, whose
-// files remain. Later calls fail with ErrClosed. The calls in progress may wait until objects are fetched, so the caller of Close
-// must first cancel the contexts of these calls.
+// Close waits until the calls in progress have returned, writes all changes to disk, and closes the table and the
+// overlay, whose files remain. Later calls fail with ErrClosed. The calls in progress may wait until objects are
+// fetched, so the caller of Close must first cancel the contexts of these calls.
 func (t *Tree) Close() error {
 	if !t.gate.close() {
 		return nil
@@ -283,7 +298,8 @@ func (t *Tree) Close() error {
 	return t.close()
 }
 
-// close closes all files. The journal is closed last, because no change may be made after the journal is marked as clean.
+// close closes all files. The journal is closed last, because no change may be made after the journal is marked as
+// clean.
 func (t *Tree) close() error {
 	var err error
 	if layer := t.view.layer; layer != nil {

@@ -124,7 +124,8 @@ func TestAttributes(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	src := worktreetest.New(map[string]worktreetest.File{"file": {}, "dir/x": {}, "link": {Mode: object.ModeSymlink, Data: "x"}})
+	src := worktreetest.New(map[string]worktreetest.File{"file": {}, "dir/x": {},
+		"link": {Mode: object.ModeSymlink, Data: "x"}})
 	tree := open(t, src)
 	ctx := t.Context()
 	file, dir, link := stat(t, tree, "file").Node, stat(t, tree, "dir").Node, stat(t, tree, "link").Node
@@ -160,7 +161,8 @@ func TestErrors(t *testing.T) {
 
 // Git sorts a file "a" before "a.b" and a directory "a" after it. A lookup must find both.
 func TestOrder(t *testing.T) {
-	src := worktreetest.New(map[string]worktreetest.File{"a/x": {}, "a.b": {}, "a-b": {}, "a0": {}, "\xff\xfe": {}, "Z": {}})
+	src := worktreetest.New(map[string]worktreetest.File{"a/x": {}, "a.b": {}, "a-b": {}, "a0": {},
+		"\xff\xfe": {}, "Z": {}})
 	tree := open(t, src)
 	want := []string{"Z", "a", "a-b", "a.b", "a0", "\xff\xfe"}
 	if got := names(t, tree, Root, 0); !slices.Equal(got, want) {
@@ -288,7 +290,8 @@ func TestFailuresHeal(t *testing.T) {
 func TestHostileEntries(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", ".git", strings.Repeat("x", object.MaxNameLen+1)} {
 		src := worktreetest.New(nil)
-		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root}, {Name: "z", Mode: object.ModeFile, ID: src.Root}})
+		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root},
+			{Name: "z", Mode: object.ModeFile, ID: src.Root}})
 		var shown []string
 		err := open(t, src).ReadDir(t.Context(), Root, 0, func(e Entry) bool {
 			shown = append(shown, e.Name)
@@ -305,7 +308,8 @@ func TestHostileEntries(t *testing.T) {
 		t.Error("a name with a zero byte was accepted")
 	}
 	src := worktreetest.New(nil)
-	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: src.Root}, {Name: "a", Mode: object.ModeDir, ID: src.Root}})
+	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: src.Root},
+		{Name: "a", Mode: object.ModeDir, ID: src.Root}})
 	if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
 		t.Error("a tree with a duplicate name was accepted")
 	}

@@ -41,7 +41,8 @@ func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
 func (w *workspace) open() {
 	w.t.Helper()
 	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
-		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
+		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"),
+		Journal:  filepath.Join(w.dir, "journal"),
 		TakeOver: w.takeOver,
 	})
 	if err != nil {
@@ -280,7 +281,8 @@ func TestSetgidDirectory(t *testing.T) {
 }
 
 func TestRemove(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "f"}, "dir/a": {}, "dir/b": {}, "module": {Mode: object.ModeGitlink}})
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "f"}, "dir/a": {}, "dir/b": {},
+		"module": {Mode: object.ModeGitlink}})
 	w.want("remove what is not there", w.unlink("none"), ErrNotExist)
 	w.want("unlink a directory", w.unlink("dir"), ErrIsDir)
 	w.want("rmdir a file", w.rmdir("f"), ErrNotDir)
@@ -324,7 +326,8 @@ func TestUnlinkedInUse(t *testing.T) {
 	for path, data := range files {
 		w.Kernel().Forget(nodes[path], 1)
 		if a, err := w.Attr(t.Context(), nodes[path]); err != nil || a.Nlink != 0 || w.read(nodes[path]) != data {
-			t.Errorf("removed file %s that is still open: got attributes %+v, error %v, want no link and the same contents", path, a, err)
+			t.Errorf("removed file %s that is still open: got attributes %+v, error %v, want no link and the same contents",
+				path, a, err)
 		}
 		w.write(nodes[path], "more", int64(len(data)))
 		if got := w.read(nodes[path]); got != data+"more" {
@@ -470,11 +473,13 @@ func TestTruncateToTheSameSize(t *testing.T) {
 	w.create("own", "12345")
 	for path, size := range map[string]int64{"base": 4, "own": 5} {
 		before := w.stat(path)
-		if after := w.set(path, Change{Set: SetSize, Size: size}); after.Mtime != before.Mtime || after.Ctime != before.Ctime {
+		if after := w.set(path, Change{Set: SetSize, Size: size}); after.Mtime != before.Mtime ||
+			after.Ctime != before.Ctime {
 			t.Errorf("attributes of %s: got %+v, want %+v", path, after, before)
 		}
 		mtime := int64(77)
-		if after := w.set(path, Change{Set: SetSize | SetMtime, Size: size, Mtime: mtime}); after.Mtime != mtime || after.Size != size {
+		if after := w.set(path, Change{Set: SetSize | SetMtime, Size: size, Mtime: mtime}); after.Mtime != mtime ||
+			after.Size != size {
 			t.Errorf("%s after the size and mtime were set: %+v", path, after)
 		}
 		if after := w.set(path, Change{Set: SetSize, Size: 2}); after.Mtime == mtime || after.Size != 2 {

@@ -33,9 +33,9 @@ func keepsXattr(name string) bool {
 	return false
 }
 
-// Xattrs reads and changes the extended attributes of files, for package fuse. An access control list is an extended attribute
-// that must agree with the mode of its file. Therefore a change of the list also changes the mode, and a change of the mode also
-// changes the list. The overlay's lock protects the attributes.
+// Xattrs reads and changes the extended attributes of files, for package fuse. An access control list is an extended
+// attribute that must agree with the mode of its file. Therefore a change of the list also changes the mode, and a
+// change of the mode also changes the list. The overlay's lock protects the attributes.
 type Xattrs struct {
 	gate   *gate
 	view   *view
@@ -83,8 +83,9 @@ func (x *Xattrs) List(n Node) (names []string, err error) {
 	return names, err
 }
 
-// Set sets an extended attribute. flags may contain XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. Setting an
-// access control list also changes the mode. If the mode expresses the list completely, the list is not stored.
+// Set sets an extended attribute. flags may contain XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID.
+// Setting an access control list also changes the mode. If the mode expresses the list completely, the list is not
+// stored.
 func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !x.gate.enter() {
 		return ErrClosed
@@ -133,8 +134,8 @@ func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, fla
 	})
 }
 
-// setACL sets the access control list that is stored in the attribute name, and changes the mode so that the mode agrees with the
-// list. If the list is empty, the attribute is removed.
+// setACL sets the access control list that is stored in the attribute name, and changes the mode so that the mode
+// agrees with the list. If the list is empty, the attribute is removed.
 func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
 	kept := len(list) > 0
 	switch {
@@ -175,8 +176,8 @@ func (e *edit) chmodACL(in *overlay.Inode) error {
 	return err
 }
 
-// putNew stores the inode of a new node in the directory dir. If the directory has a default access control list, this list is
-// applied instead of the umask.
+// putNew stores the inode of a new node in the directory dir. If the directory has a default access control list, this
+// list is applied instead of the umask.
 func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	value, ok := e.Xattr(dir, acl.Default)
 	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -199,8 +200,8 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// Remove removes an extended attribute. If the node does not have the attribute, Remove returns ENODATA, except for an access
-// control list, for which it returns nil.
+// Remove removes an extended attribute. If the node does not have the attribute, Remove returns ENODATA, except for an
+// access control list, for which it returns nil.
 func (x *Xattrs) Remove(ctx context.Context, n Node, name string) error {
 	if !x.gate.enter() {
 		return ErrClosed

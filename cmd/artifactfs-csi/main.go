@@ -1,5 +1,6 @@
-// Command artifactfs-csi is the CSI driver: artifactfs csi starts it. It is a program of its own because the libraries of the interface
-// would make the start of artifactfs, which git starts for each command in a mount, slower by a millisecond and a half.
+// Command artifactfs-csi is the CSI driver: artifactfs csi starts it. It is a program of its own because the libraries
+// of the interface would make the start of artifactfs, which git starts for each command in a mount, slower by a
+// millisecond and a half.
 package main
 
 import (
@@ -86,9 +87,11 @@ Secrets of volumes (nodePublishSecretRef, nodeStageSecretRef): token, sessionTok
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of this node (default: $NODE_NAME)")
-	f.StringVar(&o.state, "state", cmp.Or(os.Getenv("ARTIFACTFS_STATE"), "/var/lib/artifactfs"), "state directory of the daemon of this node")
+	f.StringVar(&o.state, "state", cmp.Or(os.Getenv("ARTIFACTFS_STATE"), "/var/lib/artifactfs"),
+		"state directory of the daemon of this node")
 	f.StringVar(&o.Socket, "csi-socket", "/csi/csi.sock", "serve requests at `SOCKET`")
-	f.StringVar(&o.RegistrationDir, "registration-dir", "", "register with the kubelet that watches `DIR` (default: do not register)")
+	f.StringVar(&o.RegistrationDir, "registration-dir", "",
+		"register with the kubelet that watches `DIR` (default: do not register)")
 	f.StringVar(&o.KubeletSocket, "kubelet-socket", "", "`PATH` of --csi-socket for the kubelet (default:\n"+
 		"/var/lib/kubelet/plugins/NAME/csi.sock)")
 	f.StringVar(&o.Name, "name", csi.DefaultName, "`NAME` of the driver, which volumes refer to")
@@ -137,8 +140,10 @@ func run(ctx context.Context, o options) error {
 		level = zap.DebugLevel
 	}
 	c := zap.NewProductionConfig()
-	c.Level, c.Encoding, c.Sampling, c.DisableStacktrace, c.DisableCaller = zap.NewAtomicLevelAt(level), o.logFormat, nil, true, true
-	c.EncoderConfig.EncodeTime, c.EncoderConfig.EncodeDuration = zapcore.RFC3339NanoTimeEncoder, zapcore.StringDurationEncoder
+	c.Level, c.Encoding, c.Sampling, c.DisableStacktrace, c.DisableCaller = zap.NewAtomicLevelAt(level), o.logFormat,
+		nil, true, true
+	c.EncoderConfig.EncodeTime, c.EncoderConfig.EncodeDuration = zapcore.RFC3339NanoTimeEncoder,
+		zapcore.StringDurationEncoder
 	log, err := c.Build()
 	if err != nil {
 		return fmt.Errorf("start driver: %w", err)

@@ -74,8 +74,8 @@ daemon is writing. It never removes data that exists only on this host.`,
 	return cmd
 }
 
-// cacheStat prints the sizes of the state directory. If the state directory does not exist, it prints an empty report. The quota
-// of contents in the report is the largest quota of the running daemons.
+// cacheStat prints the sizes of the state directory. If the state directory does not exist, it prints an empty report.
+// The quota of contents in the report is the largest quota of the running daemons.
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,7 +115,8 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		case !r.Needed:
 			needed = "no"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", cli.OrDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes),
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", cli.OrDash(r.Remote), cli.Count(r.Objects), r.Packs,
+			cli.BytesOf(r.Bytes),
 			cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
@@ -138,14 +139,15 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		if dir == "" {
 			dir = m.ID
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.OneLine(dir), state, cli.OrDash(changed[m.ID]), cli.BytesOf(m.Overlay),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.OneLine(dir), state, cli.OrDash(changed[m.ID]),
+			cli.BytesOf(m.Overlay),
 			cli.Count(m.Objects), cli.BytesOf(m.Git), cli.OrDash(m.Remote))
 	}
 	return cli.Printed(w.Flush())
 }
 
-// cacheGC evicts contents and removes unused stores. If the command line states no quota, cacheGC uses the largest quota of the
-// running daemons, or the default quota if no daemon runs.
+// cacheGC evicts contents and removes unused stores. If the command line states no quota, cacheGC uses the largest
+// quota of the running daemons, or the default quota if no daemon runs.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
 		// Ignore the error: the command "artifactfs status" reports daemons that do not answer.

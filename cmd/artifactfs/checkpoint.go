@@ -71,8 +71,8 @@ func here(args []string) string {
 	return "."
 }
 
-// makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID. With --sync,
-// it returns an error with exit code 5 if the checkpoint was not pushed.
+// makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID. With
+// --sync, it returns an error with exit code 5 if the checkpoint was not pushed.
 func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
 	m, err := a.Find(ctx, "checkpoint", dir)
 	if err != nil {
@@ -102,15 +102,16 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 // leftShown is the maximum number of paths that printLeftOut prints without --verbose.
 const leftShown = 5
 
-// printLeftOut prints the paths that exist in the working tree but that the checkpoint does not contain. Ignored paths are printed only
-// with --verbose.
+// printLeftOut prints the paths that exist in the working tree but that the checkpoint does not contain. Ignored paths
+// are printed only with --verbose.
 func printLeftOut(a *cli.App, c control.CheckpointReply) {
 	if a.Verbose {
 		what := "no changes since the last checkpoint"
 		if c.Made {
 			what = fmt.Sprintf("%s, %s new", cli.Plural(c.Changed, "changed path"), cli.BytesOf(c.Bytes))
 		}
-		fmt.Fprintf(a.Stderr, "artifactfs: %s; took %s, programs waited %s\n", what, milliseconds(c.Took), milliseconds(c.Paused))
+		fmt.Fprintf(a.Stderr, "artifactfs: %s; took %s, programs waited %s\n", what, milliseconds(c.Took),
+			milliseconds(c.Paused))
 	}
 	var names []string
 	ignored := 0
@@ -121,7 +122,8 @@ func printLeftOut(a *cli.App, c control.CheckpointReply) {
 		}
 		names = append(names, cli.LeftText(l))
 	}
-	// The reply lists only some of the paths. The field Excluded is the number of all paths that the checkpoint does not contain.
+	// The reply lists only some of the paths. The field Excluded is the number of all paths that the checkpoint does not
+	// contain.
 	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
 		return
@@ -241,11 +243,14 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 				d.RemoteRef, d.BlockedBy, d.KeptRef),
 			"rename the branch, or mount with --session-branches PREFIX"
 	case strings.HasPrefix(d.Ref, "refs/notes/"):
-		return fmt.Sprintf("%s is not merged yet with the notes of other sessions; the session remote has it as %s", d.Ref, d.KeptRef),
+		return fmt.Sprintf("%s is not merged yet with the notes of other sessions; the session remote has it as %s",
+				d.Ref, d.KeptRef),
 			"the notes are merged automatically at the next push"
 	}
-	return fmt.Sprintf("%s was changed by another session; the session remote has this session's commits as %s", d.RemoteRef, d.KeptRef),
-		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD", cli.ShellWord(remote), d.RemoteRef)
+	return fmt.Sprintf("%s was changed by another session; the session remote has this session's commits as %s",
+			d.RemoteRef, d.KeptRef),
+		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD",
+			cli.ShellWord(remote), d.RemoteRef)
 }
 
 // sentence joins the lines of several errors to one line.

@@ -20,11 +20,12 @@ import (
 // stoppedFor is the time for which CMD must stay stopped before this process also stops itself.
 const stoppedFor = 50 * time.Millisecond
 
-// forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process group of
-// this process, so that a pipeline that contains the command "artifactfs run" is one job. The terminal sends its signals to the
-// whole group. These signals reach CMD directly, and must not be passed on a second time.
+// forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process
+// group of this process, so that a pipeline that contains the command "artifactfs run" is one job. The terminal sends
+// its signals to the whole group. These signals reach CMD directly, and must not be passed on a second time.
 var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+	syscall.SIGWINCH,
 }
 
 // fromTerminal reports whether the terminal sends a signal to its whole foreground process group.
@@ -32,8 +33,8 @@ func fromTerminal(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGWINCH
 }
 
-// runChild runs a command in a directory of the mount and returns the exit code of the command, or 128 plus the number of the
-// signal that killed it. If the command could not be started, runChild returns an error with an exit code.
+// runChild runs a command in a directory of the mount and returns the exit code of the command, or 128 plus the number
+// of the signal that killed it. If the command could not be started, runChild returns an error with an exit code.
 //
 // It does not use Cmd.Wait, because only wait4(2) reports that CMD was stopped. CMD inherits stdin, stdout and stderr
 // unchanged.
@@ -118,8 +119,8 @@ func (t terminal) close() {
 	}
 }
 
-// ours reports whether this process is in the foreground process group of the terminal. If it is, CMD receives the terminal's
-// signals directly.
+// ours reports whether this process is in the foreground process group of the terminal. If it is, CMD receives the
+// terminal's signals directly.
 func (t terminal) ours() bool {
 	group, ok := t.foreground()
 	return ok && group == unix.Getpgrp()
@@ -134,9 +135,9 @@ func (t terminal) foreground() (group int, ok bool) {
 	return group, err == nil
 }
 
-// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, this process also
-// stops. The parent of this process, usually a shell with job control, then gets the terminal. After the parent has continued
-// this process, wait continues CMD.
+// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, this
+// process also stops. The parent of this process, usually a shell with job control, then gets the terminal. After the
+// parent has continued this process, wait continues CMD.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
 	if os.Getpid() == 1 { // process 1 of a container must reap all orphans
@@ -184,21 +185,21 @@ func isStopped(pid int) bool {
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give makes the process group in the parameter to the foreground group of the terminal. This is needed after CMD has ended: a
-// shell that runs in a separate process group may exit without restoring the foreground group.
+// give makes the process group in the parameter to the foreground group of the terminal. This is needed after CMD has
+// ended: a shell that runs in a separate process group may exit without restoring the foreground group.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return
 	}
-	// The kernel stops a background process that sets the foreground group, unless the process ignores SIGTTOU. CMD is already
-	// running, so it does not inherit the ignored signal.
+	// The kernel stops a background process that sets the foreground group, unless the process ignores SIGTTOU. CMD is
+	// already running, so it does not inherit the ignored signal.
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
 	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
 }
 
-// restore makes the process group of this process the foreground group again. If CMD was killed, restore also restores the
-// settings of the terminal.
+// restore makes the process group of this process the foreground group again. If CMD was killed, restore also restores
+// the settings of the terminal.
 func (t terminal) restore(status unix.WaitStatus) {
 	if t.file == nil {
 		return

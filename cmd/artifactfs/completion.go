@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completionCommand returns the command "completion", which prints the scripts that cobra generates. It replaces cobra's own
-// command of this name.
+// completionCommand returns the command "completion", which prints the scripts that cobra generates. It replaces
+// cobra's own command of this name.
 func completionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",

@@ -121,7 +121,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 // the daemons has returned, or nil. A daemon of another version is reported as a warning.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
-		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})
+		all = append(all, doctor.Finding{Object: object, What: what, Level: level,
+			Wrong: level == doctor.LevelBad, Hint: hint})
 	}
 	if asked != nil {
 		e := control.AsError(asked)
@@ -138,7 +139,8 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 		case d.UpgradeFailed != "":
 			say(doctor.LevelWarn, "daemon", what+", but an upgrade was undone: "+d.UpgradeFailed, "")
 		case d.Version != "" && d.Version != versionText():
-			say(doctor.LevelWarn, "daemon", what+", but has version "+d.Version+", while this program has version "+versionText(),
+			say(doctor.LevelWarn, "daemon", what+", but has version "+d.Version+", while this program has version "+
+				versionText(),
 				"run artifactfs daemon --upgrade to replace the daemon; its mounts continue")
 		case d.Takeovers > 0:
 			say(doctor.LevelOK, "daemon", what+"; workers were replaced "+cli.Plural(int64(d.Takeovers),
@@ -150,14 +152,16 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	return all
 }
 
-// findingsOfMounts returns the findings about failed and degraded mounts. If fix is set, it removes the records of failed mounts.
+// findingsOfMounts returns the findings about failed and degraded mounts. If fix is set, it removes the records of
+// failed mounts.
 func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Finding) {
 	for _, m := range found.Mounts {
 		switch m.State {
 		case control.StateFailed:
 			f := doctor.Finding{
 				Object: m.Dir, What: "mount has failed: " + m.Error, Wrong: true, Level: doctor.LevelBad,
-				Hint: "run " + cli.ResumeCommand(m.MountStatus) + " to mount it again", Mend: "removes this message; the session is kept",
+				Hint: "run " + cli.ResumeCommand(m.MountStatus) + " to mount it again",
+				Mend: "removes this message; the session is kept",
 			}
 			if fix {
 				err := daemon.ForgetFailed(a.State, m.Dir)
@@ -171,8 +175,9 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Find
 			all = append(all, doctor.Finding{Object: m.Dir, What: "mount is degraded: " + m.Error, Level: doctor.LevelWarn})
 		}
 		if m.Mounted() && m.GitReady && !m.ReadOnly && missing(filepath.Join(m.Dir, ".git")) {
-			all = append(all, doctor.Finding{Object: m.Dir, What: "the name .git was removed, so git finds no repository", Level: doctor.LevelWarn,
-				Hint: "run artifactfs session restore -C " + cli.ShellWord(m.Dir) + " @ .git to bring it back"})
+			all = append(all, doctor.Finding{Object: m.Dir, What: "the name .git was removed, so git finds no repository",
+				Level: doctor.LevelWarn,
+				Hint:  "run artifactfs session restore -C " + cli.ShellWord(m.Dir) + " @ .git to bring it back"})
 		}
 	}
 	return all

@@ -17,12 +17,17 @@ import (
 
 // foreignFlags are flags of other programs that the documents name without the program.
 var foreignFlags = []string{
-	"--depth", "--filter", "--no-alternates", "--ff-only", "--show-origin", "--strict", "--recursive", "--fsck-objects", "--read-tree",
+	"--depth", "--filter", "--no-alternates", "--ff-only", "--show-origin", "--strict", "--recursive", "--fsck-objects",
+	"--read-tree",
 	"--stdin", "--restart", "--skip", "--glob",
-	"--rm", "--device", "--cap-add", "--security-opt", "--network", "--from", "--bare", "--no-tags", "--untracked-cache", "--fsmonitor",
-	"--shared", "--init", "--global", "--raw", "--git-common-dir", "--object-format", "--config", "--fail", "--silent", "--show-error",
-	"--missing", "--objects", "--not", "--no-checkout", "--sparse", "--no-lazy-fetch", "--batch-check", "--end-of-options", "--topo-order",
-	"--graph", "--hard", "--mixed", "--soft", "--user", "--now", "--root", "--write-tree", "--notes", "--atomic", "--geometric", "--force", "--deepen", "--unshallow", "--shallow-since", "--unix-socket", "--privileged",
+	"--rm", "--device", "--cap-add", "--security-opt", "--network", "--from", "--bare", "--no-tags", "--untracked-cache",
+	"--fsmonitor",
+	"--shared", "--init", "--global", "--raw", "--git-common-dir", "--object-format", "--config", "--fail", "--silent",
+	"--show-error",
+	"--missing", "--objects", "--not", "--no-checkout", "--sparse", "--no-lazy-fetch", "--batch-check", "--end-of-options",
+	"--topo-order",
+	"--graph", "--hard", "--mixed", "--soft", "--user", "--now", "--root", "--write-tree", "--notes", "--atomic",
+	"--geometric", "--force", "--deepen", "--unshallow", "--shallow-since", "--unix-socket", "--privileged",
 }
 
 // span is code in a document: a line of a block, or what stands between backquotes.
@@ -76,8 +81,9 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// Each command and each flag of artifactfs that a document shows exists. A document shows a command where a line of a block or
-// code in the text has "artifactfs" in it, or code in the text begins with the name of a command that has commands below it.
+// Each command and each flag of artifactfs that a document shows exists. A document shows a command where a line of a
+// block or code in the text has "artifactfs" in it, or code in the text begins with the name of a command that has
+// commands below it.
 func TestDocumentsShowCommandsThatExist(t *testing.T) {
 	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
 	flags := make(map[string]bool)
@@ -145,8 +151,8 @@ func words0(words []string) string {
 	return strings.TrimRight(name, ".,]")
 }
 
-// wrong returns what does not exist of the words behind "artifactfs"; "": all does. It ends at "--", at a comment, and at the
-// end of the command.
+// wrong returns what does not exist of the words behind "artifactfs"; "": all does. It ends at "--", at a comment, and
+// at the end of the command.
 func wrong(root *cobra.Command, words []string) string {
 	cmd := root
 	for i, word := range words {
@@ -159,7 +165,8 @@ func wrong(root *cobra.Command, words []string) string {
 		case strings.HasPrefix(word, "--"):
 			name, _, _ := strings.Cut(word[2:], "=")
 			name, _, _ = strings.Cut(name, "[")
-			if name == "help" || name == "version" || cmd.Flags().Lookup(name) != nil || root.PersistentFlags().Lookup(name) != nil ||
+			if name == "help" || name == "version" || cmd.Flags().Lookup(name) != nil ||
+				root.PersistentFlags().Lookup(name) != nil ||
 				cmd.InheritedFlags().Lookup(name) != nil {
 				continue
 			}

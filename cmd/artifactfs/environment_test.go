@@ -13,8 +13,10 @@ import (
 
 func TestFlagsFromTheEnvironment(t *testing.T) {
 	a := newAfs(t)
-	a.env = []string{"ARTIFACTFS_REMOTE=https://127.0.0.1/team/app.git", "ARTIFACTFS_DIR=" + a.dir + "/m", "ARTIFACTFS_REF=v1", "ARTIFACTFS_SESSION=s1",
-		"ARTIFACTFS_PREFETCH_BUDGET=3M", "ARTIFACTFS_ALLOW_OTHER=true", "ARTIFACTFS_REDIRECT=x,y", "ARTIFACTFS_TIMEOUT=90s", "ARTIFACTFS_HISTORY="}
+	a.env = []string{"ARTIFACTFS_REMOTE=https://127.0.0.1/team/app.git", "ARTIFACTFS_DIR=" + a.dir + "/m",
+		"ARTIFACTFS_REF=v1", "ARTIFACTFS_SESSION=s1",
+		"ARTIFACTFS_PREFETCH_BUDGET=3M", "ARTIFACTFS_ALLOW_OTHER=true", "ARTIFACTFS_REDIRECT=x,y", "ARTIFACTFS_TIMEOUT=90s",
+		"ARTIFACTFS_HISTORY="}
 	f := newFakeDaemon()
 	serve(t, control.DaemonSocket(a.state), f)
 	a.ok("mount")
@@ -25,11 +27,14 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 		t.Fatalf("got %d mount requests", len(f.requests))
 	}
 	r := f.requests[0]
-	if r.Remote != "https://127.0.0.1/team/app.git" || r.Dir != a.dir+"/m" || r.Ref != "v1" || r.Session != "s1" || r.PrefetchBudget != 3<<20 || !r.AllowOther ||
-		!slices.Equal(r.Redirects, []string{"x", "y"}) || !r.RedirectsOnly || r.Timeout != 90*time.Second || r.History != control.HistoryBackground {
+	if r.Remote != "https://127.0.0.1/team/app.git" || r.Dir != a.dir+"/m" || r.Ref != "v1" || r.Session != "s1" ||
+		r.PrefetchBudget != 3<<20 || !r.AllowOther ||
+		!slices.Equal(r.Redirects, []string{"x", "y"}) || !r.RedirectsOnly || r.Timeout != 90*time.Second ||
+		r.History != control.HistoryBackground {
 		t.Errorf("mount request from variables only: got %+v", r)
 	}
-	if r = f.requests[1]; r.Remote != "other:app.git" || r.Dir != a.dir+"/app" || r.Ref != "v2" || r.Session != "s2" || !r.AllowOther {
+	if r = f.requests[1]; r.Remote != "other:app.git" || r.Dir != a.dir+"/app" || r.Ref != "v2" || r.Session != "s2" ||
+		!r.AllowOther {
 		t.Errorf("mount request with arguments, which have priority: got %+v", r)
 	}
 }
@@ -43,7 +48,8 @@ func TestEnvironmentErrorsNameTheVariable(t *testing.T) {
 		t.Errorf("mount request: got %+v", r)
 	}
 	a.env = []string{"ARTIFACTFS_LOG_LEVEL=loud"}
-	if r := a.run("list"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "$ARTIFACTFS_LOG_LEVEL: must be one of") {
+	if r := a.run("list"); r.code != control.ExitUsage ||
+		!strings.Contains(r.stderr, "$ARTIFACTFS_LOG_LEVEL: must be one of") {
 		t.Errorf("mount request: got %+v", r)
 	}
 }

@@ -75,12 +75,14 @@ func last[T any](t *testing.T, s *sessionsOf) (r T) {
 	return r
 }
 
-func (s *sessionsOf) Checkpoint(_ context.Context, r control.CheckpointRequest, _ func(control.Progress)) (control.CheckpointReply, error) {
+func (s *sessionsOf) Checkpoint(_ context.Context, r control.CheckpointRequest,
+	_ func(control.Progress)) (control.CheckpointReply, error) {
 	s.ask(r)
 	return answer(s, &s.checkpoint), nil
 }
 
-func (s *sessionsOf) Sync(_ context.Context, r control.SyncRequest, _ func(control.Progress)) (control.SyncReply, error) {
+func (s *sessionsOf) Sync(_ context.Context, r control.SyncRequest,
+	_ func(control.Progress)) (control.SyncReply, error) {
 	s.ask(r)
 	return answer(s, &s.sync), nil
 }
@@ -104,16 +106,19 @@ func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest
 	return answer(s, &s.show), nil
 }
 
-func (s *sessionsOf) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
+func (s *sessionsOf) SessionCompare(context.Context,
+	control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	return control.SessionCompareReply{}, nil
 }
 
-func (s *sessionsOf) SessionPromote(_ context.Context, r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
+func (s *sessionsOf) SessionPromote(_ context.Context,
+	r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
 	s.ask(r)
 	return answer(s, &s.promoted), nil
 }
 
-func (s *sessionsOf) SessionSummary(_ context.Context, r control.SessionSummaryRequest) (control.SessionSummaryReply, error) {
+func (s *sessionsOf) SessionSummary(_ context.Context,
+	r control.SessionSummaryRequest) (control.SessionSummaryReply, error) {
 	s.ask(r)
 	return answer(s, &s.summary), nil
 }
@@ -123,17 +128,20 @@ func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest
 	return answer(s, &s.diff), nil
 }
 
-func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
+func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest,
+	_ func(control.Progress)) (control.RestoreReply, error) {
 	s.ask(r)
 	return answer(s, &s.restore), nil
 }
 
-func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest,
+	_ func(control.Progress)) (control.MergeReply, error) {
 	s.ask(r)
 	return control.MergeReply{Dir: r.Dir}, nil
 }
 
-func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest, _ func(control.Progress)) (control.MountReply, error) {
+func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest,
+	_ func(control.Progress)) (control.MountReply, error) {
 	s.ask(r)
 	return control.MountReply{Dir: r.Mount.Dir, Remote: r.Mount.Remote, Session: "copy", Ref: "main", Files: 3}, nil
 }
@@ -148,66 +156,82 @@ func (s *sessionsOf) SessionNote(_ context.Context, r control.SessionNoteRequest
 	return answer(s, &s.note), nil
 }
 
-func (s *sessionsOf) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+func (s *sessionsOf) SessionRecord(_ context.Context,
+	r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	s.ask(r)
 	return control.SessionRecordReply{Ref: "refs/afs/transcript/work", Lines: int64(len(r.Lines)), Redacted: 1}, nil
 }
 
-func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ func(control.Progress)) (control.SessionGCReply, error) {
+func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest,
+	_ func(control.Progress)) (control.SessionGCReply, error) {
 	s.ask(r)
 	return answer(s, &s.gc), nil
 }
 
-func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+func (s *sessionsOf) SessionDelete(_ context.Context,
+	r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
 	return control.SessionDeleteReply{Session: "work", Local: r.Remote == "", Refs: 3, Kept: []string{"refs/heads/main"},
 		Until: time.Now().Add(time.Hour)}, nil
 }
 
-func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+func (s *sessionsOf) SessionUndelete(_ context.Context,
+	r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, s.undelete
 }
 
-func (s *sessionsOf) SessionAnnotate(_ context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+func (s *sessionsOf) SessionAnnotate(_ context.Context,
+	r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
 	s.ask(r)
-	return control.SessionAnnotateReply{Session: "work", ID: checkpointA, Thread: control.AnnotationThread{ID: checkpointB}, Redacted: 1}, nil
+	return control.SessionAnnotateReply{Session: "work", ID: checkpointA,
+		Thread: control.AnnotationThread{ID: checkpointB}, Redacted: 1}, nil
 }
 
-func (s *sessionsOf) SessionAnnotations(_ context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+func (s *sessionsOf) SessionAnnotations(_ context.Context,
+	r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
 	s.ask(r)
 	return control.SessionAnnotationsReply{Session: "work", Threads: s.threads}, nil
 }
 
 func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	s.ask(r)
-	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git", At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
+	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git",
+		At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
 }
 
-func (s *sessionsOf) SessionApprove(_ context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
+func (s *sessionsOf) SessionApprove(_ context.Context,
+	r control.SessionApproveRequest) (control.SessionApproveReply, error) {
 	s.ask(r)
-	a := control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: "work", Repository: "https://h/r.git", Action: cmp.Or(r.Action, "merge"), Branch: "main",
+	a := control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: "work", Repository: "https://h/r.git",
+		Action: cmp.Or(r.Action, "merge"), Branch: "main",
 		Status: "open", Missing: "1 more approval", Actor: "agent"}
 	return control.SessionApproveReply{Approval: a, Changes: control.ChangeCount{Added: 1, LinesAdded: 2}, Actor: r.Actor,
-		Link: "https://h/r.git#session=work@" + a.ID, Show: "https://h/r.git#session=work@01M80Q4Z50EZKC5YR3HTMPRYYQ", To: r.To}, nil
+		Link: "https://h/r.git#session=work@" + a.ID, Show: "https://h/r.git#session=work@01M80Q4Z50EZKC5YR3HTMPRYYQ",
+		To: r.To}, nil
 }
 
-func (s *sessionsOf) SessionApprovals(_ context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+func (s *sessionsOf) SessionApprovals(_ context.Context,
+	r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	s.ask(r)
 	return control.SessionApprovalsReply{Session: "work", Approvals: []control.Approval{
-		{ID: "01M80Q4ZJ4", Action: "merge", Branch: "main", Status: "granted", Grants: []control.Vote{{Actor: "bob"}}, Expires: time.Now().Add(time.Hour)},
+		{ID: "01M80Q4ZJ4", Action: "merge", Branch: "main", Status: "granted", Grants: []control.Vote{{Actor: "bob"}},
+			Expires: time.Now().Add(time.Hour)},
 		{ID: "01M80Q4ZJ3", Action: "merge", Branch: "main", Status: "void"},
 	}}, nil
 }
 
-func (s *sessionsOf) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+func (s *sessionsOf) SessionPolicy(_ context.Context,
+	r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
 	s.ask(r)
-	return control.SessionPolicyReply{Repository: "https://h/r.git", Policy: `{"version":2}`, Problem: "version 2 is not known"}, nil
+	return control.SessionPolicyReply{Repository: "https://h/r.git", Policy: `{"version":2}`,
+		Problem: "version 2 is not known"}, nil
 }
 
-func (s *sessionsOf) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+func (s *sessionsOf) SessionTranscript(_ context.Context,
+	r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	s.ask(r)
 	return control.SessionTranscriptReply{}, nil
 }
@@ -246,7 +270,8 @@ func (s *sessionsOf) CacheKeys(_ context.Context, r control.CacheKeysRequest) (c
 		key = "b\x1b"
 	}
 	at := time.Now().Add(-2 * time.Hour)
-	return control.CacheKeysReply{Entries: []control.CacheEntry{{Key: key, Size: 3, Actor: "n", Time: at}}, Damaged: 2, More: r.After == ""}, nil
+	return control.CacheKeysReply{Entries: []control.CacheEntry{{Key: key, Size: 3, Actor: "n", Time: at}}, Damaged: 2,
+		More: r.After == ""}, nil
 }
 
 func (s *sessionsOf) CacheGC(_ context.Context, r control.CacheGCRequest) (control.CacheGCReply, error) {

@@ -19,14 +19,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// mount(8) and umount(8) run a helper program for the file system type fuse.artifactfs. This program is that helper if it is run
-// by its name:
+// mount(8) and umount(8) run a helper program for the file system type fuse.artifactfs. This program is that helper if
+// it is run by its name:
 //
 //	mount.fuse.artifactfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //	umount.fuse.artifactfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
 //
-// (libmount, exec_helper in context_mount.c and context_umount.c). With this helper, lines of /etc/fstab and mount units work, and
-// umount also unmounts the mounts inside a mount, such as those of redirected directories.
+// (libmount, exec_helper in context_mount.c and context_umount.c). With this helper, lines of /etc/fstab and mount
+// units work, and umount also unmounts the mounts inside a mount, such as those of redirected directories.
 const (
 	mountHelper   = "mount.fuse.artifactfs"
 	unmountHelper = "umount.fuse.artifactfs"
@@ -73,10 +73,10 @@ func runHelper(a *cli.App, name string, args []string) int {
 	return helperCode(e.Code)
 }
 
-// openAutomount opens the directory of the mount if that directory is an automount point. It returns a path of the directory
-// through the open descriptor, or "" if the directory is not an automount point. While the automount is pending, the kernel blocks
-// accesses of all processes that the automounter has not started (autofs_oz_mode). The daemon uses the path, and the descriptor
-// stays open until this process ends.
+// openAutomount opens the directory of the mount if that directory is an automount point. It returns a path of the
+// directory through the open descriptor, or "" if the directory is not an automount point. While the automount is
+// pending, the kernel blocks accesses of all processes that the automounter has not started (autofs_oz_mode). The
+// daemon uses the path, and the descriptor stays open until this process ends.
 func (h helperRun) openAutomount() (through string, err error) {
 	dir, err := filepath.Abs(h.dir)
 	if err != nil {
@@ -107,8 +107,8 @@ func helperCode(code int) int {
 	return helperFailed
 }
 
-// helperUnmount unmounts through the daemon. It calls umount(2) itself if flags of umount(2) are set, or if no daemon of the
-// state directory serves the mount.
+// helperUnmount unmounts through the daemon. It calls umount(2) itself if flags of umount(2) are set, or if no daemon
+// of the state directory serves the mount.
 func helperUnmount(a *cli.App, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
@@ -151,7 +151,8 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			continue
 		}
 		for j, letter := range arg[1:] {
-			if strings.ContainsRune("oNt", letter) { // these letters have a value, which follows the letter or is the next argument
+			// these letters have a value, which follows the letter or is the next argument
+			if strings.ContainsRune("oNt", letter) {
 				value := arg[2+j:]
 				if value == "" {
 					if i++; i == len(args) {
@@ -227,17 +228,18 @@ var mountFlags = map[string]uintptr{
 	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
 
-// generic lists the mount options that are ignored. They are meant for mount(8) and init systems, are always in effect, or have no
-// meaning for artifactfs: a mount of artifactfs is always nosuid and nodev, and never records access times.
+// generic lists the mount options that are ignored. They are meant for mount(8) and init systems, are always in effect,
+// or have no meaning for artifactfs: a mount of artifactfs is always nosuid and nodev, and never records access times.
 var generic = []string{
-	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
+	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid",
+	"nodev", "dev",
 	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync",
 	"mand", "nomand", "iversion", "noiversion",
 	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
 }
 
-// translate converts mount options to arguments of "artifactfs mount" and flags of mount(2). If sloppy is set, it ignores unknown
-// options.
+// translate converts mount options to arguments of "artifactfs mount" and flags of mount(2). If sloppy is set, it
+// ignores unknown options.
 //
 // An option that is the name of a flag of artifactfs mount, with underscores for hyphens, becomes that flag. Options of
 // mount(8) itself are translated to mount(2) flags or dropped.
@@ -262,7 +264,8 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		case flag == "foreground" || flag == "fuse-fd" || flag == "help":
 			return helperError(name, fmt.Sprintf("option %s is only available on the command line", key))
 		case key == "remount" || key == "bind" || key == "move":
-			return helperError(name, fmt.Sprintf("option %s: options of a mount cannot be changed; unmount and mount again", key))
+			return helperError(name, fmt.Sprintf("option %s: options of a mount cannot be changed; unmount and mount again",
+				key))
 		case known.Lookup(flag) == nil && sloppy:
 		case known.Lookup(flag) == nil:
 			return helperError(name, fmt.Sprintf("unknown option %q", key))
@@ -291,7 +294,8 @@ func (h *helperRun) restrict() error {
 		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}
 	if errors.Is(err, unix.EPERM) && h.flags&unix.MS_NOEXEC == 0 {
-		return nil // an unprivileged process cannot set the flags about access times, but they have no effect on artifactfs anyway
+		// an unprivileged process cannot set the flags about access times, but they have no effect on artifactfs anyway
+		return nil
 	}
 	if err != nil {
 		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir,

@@ -31,7 +31,8 @@ func TestMountHelperTranslatesOptions(t *testing.T) {
 
 func TestMountHelperKeepsRestrictions(t *testing.T) {
 	for options, want := range map[string]uintptr{
-		"rw": 0, "noexec,noatime": unix.MS_NOEXEC | unix.MS_NOATIME, "noexec,user,exec": 0, "relatime,noexec": unix.MS_RELATIME | unix.MS_NOEXEC,
+		"rw": 0, "noexec,noatime": unix.MS_NOEXEC | unix.MS_NOATIME, "noexec,user,exec": 0,
+		"relatime,noexec": unix.MS_RELATIME | unix.MS_NOEXEC,
 	} {
 		if h, err := parseHelper(mountHelper, []string{"r", "/m", "-o", options}); err != nil || h.flags != want {
 			t.Errorf("%s: flags %#x, %v, want %#x", options, h.flags, err, want)
@@ -54,7 +55,8 @@ func TestHelperRefuses(t *testing.T) {
 	} {
 		words := strings.Fields(args)
 		_, err := parseHelper(words[0], words[1:])
-		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
+		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) ||
+			e.Hint == "" {
 			t.Errorf("parse the helper's arguments %s: got %+v, want a usage error", args, e)
 		}
 	}
@@ -68,7 +70,8 @@ func TestUnmountHelperFlags(t *testing.T) {
 }
 
 func TestHelperByName(t *testing.T) {
-	for name, want := range map[string]string{"/sbin/mount.fuse.artifactfs": mountHelper, "umount.fuse.artifactfs": unmountHelper, "/usr/bin/artifactfs": "", "mount.fuse": ""} {
+	for name, want := range map[string]string{"/sbin/mount.fuse.artifactfs": mountHelper,
+		"umount.fuse.artifactfs": unmountHelper, "/usr/bin/artifactfs": "", "mount.fuse": ""} {
 		if got := helper(name); got != want {
 			t.Errorf("helper(%s) = %q", name, got)
 		}
@@ -76,7 +79,8 @@ func TestHelperByName(t *testing.T) {
 }
 
 func TestSplitOptions(t *testing.T) {
-	for list, want := range map[string][]string{`a,b=c`: {"a", "b=c"}, `a="b,c",d`: {"a=b,c", "d"}, ``: {""}, `"a,b"`: {"a,b"}} {
+	for list, want := range map[string][]string{`a,b=c`: {"a", "b=c"}, `a="b,c",d`: {"a=b,c", "d"}, ``: {""},
+		`"a,b"`: {"a,b"}} {
 		if got := splitOptions(list); !slices.Equal(got, want) {
 			t.Errorf("splitOptions(%q) = %q", list, got)
 		}

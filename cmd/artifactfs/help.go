@@ -68,8 +68,8 @@ func addCommands(root *cobra.Command, a *cli.App) {
 	root.InitDefaultHelpCmd()
 }
 
-// unknownCommand returns the error for a command that root does not have. Its hint names a command of "session" with this name, or a
-// command with a similar name.
+// unknownCommand returns the error for a command that root does not have. Its hint names a command of "session" with
+// this name, or a command with a similar name.
 func unknownCommand(root *cobra.Command, name string) error {
 	e := &control.Error{Code: control.ExitUsage, Cause: fmt.Sprintf("unknown command %q", name), Hint: "artifactfs --help"}
 	sub, _, err := root.Find([]string{"session", name})

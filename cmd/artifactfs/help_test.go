@@ -39,7 +39,8 @@ func visible(root *cobra.Command) map[string][]string {
 func TestHelpTeaches(t *testing.T) {
 	a := newAfs(t)
 	pages := visible(rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr}))
-	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion", "checkpoint",
+	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version",
+		"completion", "checkpoint",
 		"sync", "session", "session log", "session gc"} {
 		if pages[name] == nil {
 			t.Errorf("command %s does not exist", name)
@@ -137,7 +138,8 @@ func TestHelpOfAll(t *testing.T) {
 			t.Errorf("artifactfs --help --all lists %s %d times, want %d", c.Name(), count[c.Name()], want)
 		}
 	}
-	for _, want := range []string{"Global flags:\n", "--log-level", "--socket", "--state", "-v, --verbose", "Exit codes: 0 success"} {
+	for _, want := range []string{"Global flags:\n", "--log-level", "--socket", "--state", "-v, --verbose",
+		"Exit codes: 0 success"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("artifactfs --help --all has no %q", want)
 		}
@@ -189,7 +191,8 @@ func TestHelpOfSession(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"log": "See the work", "restore": "Go back, or go on", "promote": "Tell others, and publish",
-		"fact": "Write down for the next user", "lock": "Work beside other sessions", "set": "State of a session", "gc": "Clean up",
+		"fact": "Write down for the next user", "lock": "Work beside other sessions", "set": "State of a session",
+		"gc": "Clean up",
 	} {
 		if in[name] != want {
 			t.Errorf("session --help lists %s in %q, want %q", name, in[name], want)
@@ -203,7 +206,8 @@ func TestHelpOfSession(t *testing.T) {
 	}
 }
 
-// The help of a command that mounts lists at most twelve flags, says how many more there are, and lists them all with --all.
+// The help of a command that mounts lists at most twelve flags, says how many more there are, and lists them all with
+// --all.
 func TestHelpOfMounts(t *testing.T) {
 	a := newAfs(t)
 	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
@@ -244,7 +248,8 @@ func TestHelpOfMounts(t *testing.T) {
 	if page := a.ok("mount", "--help"); strings.Count(page, "\n") > 50 {
 		t.Errorf("mount --help has %d lines, want one screen", strings.Count(page, "\n"))
 	}
-	for _, want := range []string{"--session-remote-create COMMAND creates", "With --fuse-fd N", "$ARTIFACTFS_CACHE_SIZE"} {
+	for _, want := range []string{"--session-remote-create COMMAND creates", "With --fuse-fd N",
+		"$ARTIFACTFS_CACHE_SIZE"} {
 		if page := a.ok("mount", "--help", "--all"); !strings.Contains(page, want) {
 			t.Errorf("mount --help --all has no %q", want)
 		}

@@ -57,7 +57,8 @@ func (a *afs) serving(flags ...string) (url string, output func() string) {
 func TestServerCommands(t *testing.T) {
 	a := newAfs(t)
 	url, stop := a.serving()
-	if got := a.ok("repo", "create", "team/app", "--description", "the app"); !strings.HasPrefix(got, "created team/app\n  remote    "+url+"/git/team/app.git\n  token     art_v1_") {
+	if got := a.ok("repo", "create", "team/app", "--description", "the app"); !strings.HasPrefix(got,
+		"created team/app\n  remote    "+url+"/git/team/app.git\n  token     art_v1_") {
 		t.Errorf("repo create printed\n%s", got)
 	}
 	for _, c := range []struct {
@@ -73,7 +74,9 @@ func TestServerCommands(t *testing.T) {
 		{"repo show team/none", 3, "artifactfs: show repository team/none: Repository not found\n"},
 		{"repo fork team/app trial", 0, "forked team/app to team/trial\n"},
 		{"repo fork team/app people/trial", 0, "forked team/app to people/trial\n"},
-		{"repo list team --sort name --ascending", 0, "NAME   BRANCH  STATUS  PUSHED  SOURCE              REMOTE\napp    main    ready   never   -                   " + url},
+		{"repo list team --sort name --ascending", 0,
+			"NAME   BRANCH  STATUS  PUSHED  SOURCE              REMOTE\napp    main    ready   never   -                   " +
+				url},
 		{"repo list team --limit 1 --json", 0, `{"repos":[{"id":`},
 		{"repo list none", 3, "namespace none"},
 		{"repo list none --json", 3, "namespace none"},
@@ -101,7 +104,8 @@ func TestServerCommands(t *testing.T) {
 		{"serve --git-memory 10M", 2, "invalid size 10M for --git-memory: want at least 64M"},
 		{"serve --max-push-size none", 2, "invalid size"},
 		{"serve --listen 127.0.0.1:0", 1, "another server uses this directory\nhint: --data DIR"},
-		{"serve --data other --listen " + strings.TrimPrefix(url, "http://"), 1, "another program listens at this address\nhint: --listen"},
+		{"serve --data other --listen " + strings.TrimPrefix(url, "http://"), 1,
+			"another program listens at this address\nhint: --listen"},
 	} {
 		r := a.run(strings.Fields(c.args)...)
 		got := r.stdout
@@ -113,25 +117,29 @@ func TestServerCommands(t *testing.T) {
 		}
 	}
 
-	token := a.run("token", "create", "team/app", "--scope", "read", "--ttl", "1h", "--label", "ci", "--refs", "refs/heads/**=no-delete")
+	token := a.run("token", "create", "team/app", "--scope", "read", "--ttl", "1h", "--label", "ci", "--refs",
+		"refs/heads/**=no-delete")
 	if !regexp.MustCompile(`^art_v1_[0-9a-f]{40}\?expires=[0-9]+\n$`).MatchString(token.stdout) {
 		t.Errorf("token create printed %q", token.stdout)
 	}
 	var list struct {
 		Tokens []struct{ ID, Label, Scope string }
 	}
-	if err := json.Unmarshal([]byte(a.ok("token", "list", "team/app", "--json")), &list); err != nil || len(list.Tokens) != 2 ||
+	if err := json.Unmarshal([]byte(a.ok("token", "list", "team/app", "--json")), &list); err != nil ||
+		len(list.Tokens) != 2 ||
 		list.Tokens[0].Label != "ci" || list.Tokens[0].Scope != "read" {
 		t.Fatalf("token list: got %+v, %v", list, err)
 	}
 	a.ok("token", "revoke", "team/app", list.Tokens[0].ID)
-	if got := a.ok("token", "list", "team/app", "--which", "revoked"); !strings.Contains(got, list.Tokens[0].ID+"  read   revoked") {
+	if got := a.ok("token", "list", "team/app", "--which", "revoked"); !strings.Contains(got,
+		list.Tokens[0].ID+"  read   revoked") {
 		t.Errorf("token list --which revoked printed\n%s", got)
 	}
 
 	old := list.Tokens[1].ID
 	rotated := a.run("token", "rotate", "team/app", old)
-	if !regexp.MustCompile(`^art_v1_[0-9a-f]{40}\?expires=[0-9]+\n$`).MatchString(rotated.stdout) || !strings.Contains(rotated.stderr, "(write) expires ") {
+	if !regexp.MustCompile(`^art_v1_[0-9a-f]{40}\?expires=[0-9]+\n$`).MatchString(rotated.stdout) ||
+		!strings.Contains(rotated.stderr, "(write) expires ") {
 		t.Errorf("token rotate printed %q and %q", rotated.stdout, rotated.stderr)
 	}
 	if got := a.ok("token", "list", "team/app"); strings.Contains(got, old) || strings.Count(got, "active") != 1 {
@@ -142,7 +150,8 @@ func TestServerCommands(t *testing.T) {
 	}
 
 	owner := a.run("namespace", "token", "team", "--ttl", "1h")
-	if !strings.HasPrefix(owner.stdout, "afs_owner_") || !strings.Contains(owner.stderr, "(owner of team, write) expires ") {
+	if !strings.HasPrefix(owner.stdout, "afs_owner_") ||
+		!strings.Contains(owner.stderr, "(owner of team, write) expires ") {
 		t.Errorf("namespace token printed %q and %q", owner.stdout, owner.stderr)
 	}
 	limited := newAfs(t)
@@ -162,7 +171,8 @@ func TestServerCommands(t *testing.T) {
 	// On another host, here with another state directory, the variables select the server.
 	url, _ = a.serving()
 	away := newAfs(t)
-	if r := away.run("repo", "list", "team", "--server", url); r.code != 3 || !strings.Contains(r.stderr, "hint: set $ARTIFACTFS_SERVER_TOKEN") {
+	if r := away.run("repo", "list", "team", "--server", url); r.code != 3 ||
+		!strings.Contains(r.stderr, "hint: set $ARTIFACTFS_SERVER_TOKEN") {
 		t.Errorf("repo list without a token: exit %d\n%s", r.code, r.stderr)
 	}
 	away.env = []string{"ARTIFACTFS_SERVER=" + url, "ARTIFACTFS_SERVER_TOKEN=" + strings.TrimSpace(string(admin))}
@@ -172,7 +182,8 @@ func TestServerCommands(t *testing.T) {
 	// A token for one server is not sent to another one.
 	other := newAfs(t)
 	otherURL, _ := other.serving()
-	if r := away.run("repo", "list", "team", "--server", otherURL); r.code != 3 || !strings.Contains(r.stderr, "Authentication error") {
+	if r := away.run("repo", "list", "team", "--server", otherURL); r.code != 3 ||
+		!strings.Contains(r.stderr, "Authentication error") {
 		t.Errorf("repo list of another server: exit %d\n%s", r.code, r.stderr)
 	}
 }
@@ -220,7 +231,8 @@ func newTerminal(t *testing.T) (terminal, shown *os.File) {
 // A server in the background is ready when the command returns, and ends after `serve --stop`.
 func TestServerInBackground(t *testing.T) {
 	a := newAfs(t)
-	got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16), "--max-push-size", "1K")
+	got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16),
+		"--max-push-size", "1K")
 	if !strings.Contains(got, "  account   0f0f") || strings.Contains(got, "afs_admin_") ||
 		!strings.Contains(got, "  token     the new admin token is in "+filepath.Join(a.state, "server", "admin-token")) {
 		t.Errorf("serve --background printed\n%s", got)
@@ -240,7 +252,8 @@ func TestServerInBackground(t *testing.T) {
 	if resp, err := http.DefaultClient.Do(push); err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("push of 2 KiB: got %v, %v", resp, err)
 	}
-	if r := a.run("serve", "--background", "--listen", "127.0.0.1:0"); r.code != 1 || !strings.Contains(r.stderr, "another server uses this directory") {
+	if r := a.run("serve", "--background", "--listen", "127.0.0.1:0"); r.code != 1 ||
+		!strings.Contains(r.stderr, "another server uses this directory") {
 		t.Errorf("second server: exit %d\n%s", r.code, r.stderr)
 	}
 	if token := a.ok("serve", "--new-admin-token"); !strings.HasPrefix(token, "afs_admin_") {
@@ -250,7 +263,8 @@ func TestServerInBackground(t *testing.T) {
 	if got := a.ok("serve", "--stop"); got != "stopped server of "+filepath.Join(a.state, "server")+"\n" {
 		t.Errorf("serve --stop printed %q", got)
 	}
-	if r := a.run("serve", "--stop"); r.code != 1 || !strings.Contains(r.stderr, "no server is running with this directory") {
+	if r := a.run("serve", "--stop"); r.code != 1 ||
+		!strings.Contains(r.stderr, "no server is running with this directory") {
 		t.Errorf("serve --stop without a server: exit %d\n%s", r.code, r.stderr)
 	}
 }

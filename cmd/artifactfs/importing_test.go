@@ -32,7 +32,8 @@ func TestImportCommands(t *testing.T) {
 	}
 	defer far.Close()
 	a.serving("--import-http")
-	if got := a.ok("repo", "import", far.URL("up"), "team/copy", "--branch", "trunk", "--wait"); !strings.HasPrefix(got, "imported team/copy\n") {
+	if got := a.ok("repo", "import", far.URL("up"), "team/copy", "--branch", "trunk", "--wait"); !strings.HasPrefix(got,
+		"imported team/copy\n") {
 		t.Errorf("repo import printed\n%s", got)
 	}
 	last := commit("two")
@@ -46,16 +47,21 @@ func TestImportCommands(t *testing.T) {
 	secret, _, _ := strings.Cut(token, "?")
 	remote := strings.Fields(a.ok("repo", "list", "team"))
 	url := strings.Replace(remote[len(remote)-1], "://", "://x:"+secret+"@", 1)
-	if got, err := gittest.Git(t.Context(), dir, "ls-remote", url, "refs/heads/trunk"); err != nil || !strings.HasPrefix(got, last) {
+	if got, err := gittest.Git(t.Context(), dir, "ls-remote", url, "refs/heads/trunk"); err != nil ||
+		!strings.HasPrefix(got, last) {
 		t.Errorf("trunk after refresh is %s, %v, want %s", got, err, last)
 	}
 	// A failure is one of the command.
-	fault := far.Inject(gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden, On: gittest.Capabilities, Skip: 1}) // after the check
-	if r := a.run("repo", "import", far.URL("up"), "team/broken", "--wait"); r.code != 3 || !strings.Contains(r.stderr, "artifactfs: import team/broken: remote requires authentication\n") {
+	// after the check
+	fault := far.Inject(gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden,
+		On: gittest.Capabilities, Skip: 1})
+	if r := a.run("repo", "import", far.URL("up"), "team/broken", "--wait"); r.code != 3 ||
+		!strings.Contains(r.stderr, "artifactfs: import team/broken: remote requires authentication\n") {
 		t.Errorf("import that fails: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	fault.Remove()
-	if r := a.run("repo", "import", far.URL("none"), "team/none", "--wait"); r.code == 0 || !strings.Contains(r.stderr, "git remote URL") {
+	if r := a.run("repo", "import", far.URL("none"), "team/none", "--wait"); r.code == 0 ||
+		!strings.Contains(r.stderr, "git remote URL") {
 		t.Errorf("import of no repository: exit %d\n%s", r.code, r.stderr)
 	}
 	if r := a.run("repo", "import", "http://example.com/r", "team/none"); r.code == 0 {

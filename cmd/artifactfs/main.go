@@ -1,5 +1,5 @@
-// Command artifactfs mounts git repositories. The whole tree appears after about one network round trip, and contents are fetched
-// when they are read.
+// Command artifactfs mounts git repositories. The whole tree appears after about one network round trip, and contents
+// are fetched when they are read.
 //
 // Each file contains one command: its flags, its help, and its requests to a daemon. Package daemon does the work.
 package main
@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program. Before that,
-// it removes secrets from the arguments and the environment of the process.
+// main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program.
+// Before that, it removes secrets from the arguments and the environment of the process.
 func main() {
 	if query.IsHook(os.Args[0]) { // the separate hook program is not installed, so this program acts as the hook
 		os.Exit(query.Hook(os.Args, os.Stdout))
@@ -37,12 +37,14 @@ func main() {
 	os.Unsetenv(cli.TokenVariable)
 	sessionToken := control.Secret(os.Getenv(cli.SessionTokenVariable))
 	os.Unsetenv(cli.SessionTokenVariable)
-	server := cli.ServerAccess{URL: os.Getenv(cli.ServerVariable), Token: control.Secret(os.Getenv(cli.ServerTokenVariable)),
+	server := cli.ServerAccess{URL: os.Getenv(cli.ServerVariable),
+		Token:     control.Secret(os.Getenv(cli.ServerTokenVariable)),
 		TokenFile: os.Getenv(cli.ServerTokenFileVariable)}
 	os.Unsetenv(cli.ServerTokenVariable)
 	forgeToken := control.Secret(os.Getenv(cli.ForgeTokenVariable))
 	os.Unsetenv(cli.ForgeTokenVariable)
-	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, ForgeToken: forgeToken, Server: server,
+	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, ForgeToken: forgeToken,
+		Server:  server,
 		NewHost: cli.NewHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
@@ -82,8 +84,8 @@ func run(a *cli.App, args []string) int {
 	return e.Code
 }
 
-// asksForJSON reports whether the unparsed arguments contain --json before the argument "--". Arguments after "--" belong to
-// another program.
+// asksForJSON reports whether the unparsed arguments contain --json before the argument "--". Arguments after "--"
+// belong to another program.
 func asksForJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -91,8 +93,8 @@ func asksForJSON(args []string) bool {
 	return slices.Contains(args, "--json")
 }
 
-// deadlySignals returns the signals that end a command. It leaves out signals that the parent process has made this process
-// ignore, as nohup and non-interactive shells do.
+// deadlySignals returns the signals that end a command. It leaves out signals that the parent process has made this
+// process ignore, as nohup and non-interactive shells do.
 func deadlySignals() []os.Signal {
 	signals := []os.Signal{syscall.SIGTERM}
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
@@ -140,9 +142,11 @@ func rootCommand(a *cli.App) *cobra.Command {
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVar(&a.State, "state", "", "store everything in `DIR`, the state directory (default: $ARTIFACTFS_STATE, else\n"+
-		"/var/lib/artifactfs for root, ~/.local/state/artifactfs for other users)")
-	f.StringVar(&a.Socket, "socket", "", "use only the daemon whose socket is `PATH` (default: all daemons of the\nstate directory)")
+	f.StringVar(&a.State, "state", "",
+		"store everything in `DIR`, the state directory (default: $ARTIFACTFS_STATE, else\n"+
+			"/var/lib/artifactfs for root, ~/.local/state/artifactfs for other users)")
+	f.StringVar(&a.Socket, "socket", "",
+		"use only the daemon whose socket is `PATH` (default: all daemons of the\nstate directory)")
 	f.BoolVar(&a.JSON, "json", false, "print the result as JSON")
 	f.BoolVarP(&a.Verbose, "verbose", "v", false, "print progress and details on stderr, even if stderr is not a terminal")
 	f.StringVar(&a.LogFile, "log-file", "", "write the log to `FILE` (default: stderr; for the background daemon\n"+
@@ -151,7 +155,8 @@ func rootCommand(a *cli.App) *cobra.Command {
 		"least severe level that is logged (default: info for a daemon, else warn)")
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "format of the log")
 	addCommands(root, a)
-	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
+	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"},
+		"log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}
 	return root

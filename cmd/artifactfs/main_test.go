@@ -115,7 +115,8 @@ type fakeDaemon struct {
 	control.CredentialHolder
 
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
-	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
+	prefetch func(ctx context.Context, r control.PrefetchRequest,
+		progress func(control.Progress)) (control.PrefetchReply, error)
 	switchTo func(r control.SwitchRequest) (control.SwitchReply, error)
 	trace    func(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error
 	busy     string                          // a directory whose unmount fails
@@ -150,7 +151,8 @@ func get[T any](f *fakeDaemon, field *T) T {
 	return *field
 }
 
-func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest,
+	progress func(control.Progress)) (control.MountReply, error) {
 	if mount := get(f, &f.mount); mount != nil {
 		return mount(ctx, r, progress)
 	}
@@ -172,7 +174,8 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.Dir == f.busy { // as if the kernel reported that the mount is busy
-		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy", Hint: "fuser"}
+		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy",
+			Hint: "fuser"}
 	}
 	for i, m := range f.mounts {
 		if m.Dir == r.Dir {
@@ -186,10 +189,12 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 			return control.UnmountReply{ID: m.ID, Dir: m.Dir}, nil
 		}
 	}
-	return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "not mounted"}
+	return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: r.Dir,
+		Cause: "not mounted"}
 }
 
-func (f *fakeDaemon) Refresh(context.Context, control.RefreshRequest, func(control.Progress)) (control.RefreshReply, error) {
+func (f *fakeDaemon) Refresh(context.Context, control.RefreshRequest,
+	func(control.Progress)) (control.RefreshReply, error) {
 	return control.RefreshReply{}, nil
 }
 
@@ -203,7 +208,8 @@ func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 	return control.Status{Mounts: append([]control.MountStatus{}, f.mounts...)}, nil
 }
 
-func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest,
+	progress func(control.Progress)) (control.PrefetchReply, error) {
 	return get(f, &f.prefetch)(ctx, r, progress)
 }
 
@@ -211,7 +217,8 @@ func (f *fakeDaemon) Trace(ctx context.Context, r control.TraceRequest, emit fun
 	return get(f, &f.trace)(ctx, r, emit)
 }
 
-func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest, _ func(control.Progress)) (control.SwitchReply, error) {
+func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest,
+	_ func(control.Progress)) (control.SwitchReply, error) {
 	return get(f, &f.switchTo)(r)
 }
 
@@ -360,7 +367,8 @@ func TestVersion(t *testing.T) {
 	if err := json.Unmarshal([]byte(a.ok("version", "--json")), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Protocol != 6 || report.Version == "" || report.Go != runtime.Version() || report.Platform != runtime.GOOS+"/"+runtime.GOARCH {
+	if report.Protocol != 6 || report.Version == "" || report.Go != runtime.Version() ||
+		report.Platform != runtime.GOOS+"/"+runtime.GOARCH {
 		t.Errorf("version --json: got %+v", report)
 	}
 }
@@ -389,7 +397,8 @@ func TestManualPages(t *testing.T) {
 	a := newAfs(t)
 	dir := filepath.Join(a.dir, "man")
 	a.ok("man", dir)
-	for page, want := range map[string]string{"artifactfs.1": "artifactfs-mount(1)", "artifactfs-session-log.1": "Nov 2023"} {
+	for page, want := range map[string]string{"artifactfs.1": "artifactfs-mount(1)",
+		"artifactfs-session-log.1": "Nov 2023"} {
 		text, err := os.ReadFile(filepath.Join(dir, page))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: got %v and %d bytes without %q", page, err, len(text), want)

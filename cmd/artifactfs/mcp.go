@@ -62,8 +62,8 @@ status with "full" returns everything. A failure is a tool error with the code, 
 	return cmd
 }
 
-// findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the session
-// or a directory in its mount, in the form of the flag -C.
+// findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the
+// session or a directory in its mount, in the form of the flag -C.
 func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
 		w, err := sessions.SessionOf(ctx, a, verb, of)

@@ -35,7 +35,8 @@ func TestMountPrintsTheContract(t *testing.T) {
 		t.Errorf("got  %swant %s", got, want)
 	}
 	got = a.ok("mount", "host:x.git", "sub/../y")
-	if line := regexp.MustCompile(`^mounted host:x\.git at /.*/work/y \(main, 14,103 files, \d+\.\d\d s\)\n$`); !line.MatchString(got) {
+	if line :=
+		regexp.MustCompile(`^mounted host:x\.git at /.*/work/y \(main, 14,103 files, \d+\.\d\d s\)\n$`); !line.MatchString(got) {
 		t.Errorf("mount printed %q", got)
 	}
 }
@@ -51,7 +52,8 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(a.dir, "tok"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--profile=build", "--share-profile", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
+	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full",
+		"--profile=build", "--share-profile", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s", "--store-from=..")
 	a.ok("mount", "repo")
 	a.ok("mount", "repo", "--read-only", "--redirect=")
@@ -61,15 +63,18 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	access := control.MountAccess{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 	login := control.MountLogin{Token: "hunter2"}
 	want := []control.MountRequest{{
-		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true,
-		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git", CacheSize: 2 << 30, StoreFrom: filepath.Dir(a.dir),
+		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"},
+		RedirectsOnly: true,
+		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git",
+			CacheSize: 2 << 30, StoreFrom: filepath.Dir(a.dir),
 			Timeout: 90 * time.Second, Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
 		MountAccess: control.MountAccess{AllowOther: true, UID: 7, GID: 8},
 		MountLogin:  control.MountLogin{TokenFile: a.dir + "/tok", Token: "hunter2"},
 	}, {
 		Remote: a.dir + "/repo", Dir: a.dir + "/repo", MountFetch: fetch, MountAccess: access, MountLogin: login,
 	}, {
-		Remote: a.dir + "/repo", Dir: a.dir + "/repo", ReadOnly: true, RedirectsOnly: true, MountFetch: fetch, MountAccess: access, MountLogin: login,
+		Remote: a.dir + "/repo", Dir: a.dir + "/repo", ReadOnly: true, RedirectsOnly: true, MountFetch: fetch,
+		MountAccess: access, MountLogin: login,
 	}}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,7 +102,8 @@ func TestMountFailureHasCodeAndHint(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		{&control.Error{Code: control.ExitRemote, Verb: "mount", Object: "https://127.0.0.1/x", Cause: "no such\nrepository", Hint: "check the spelling"}, 3,
+		{&control.Error{Code: control.ExitRemote, Verb: "mount", Object: "https://127.0.0.1/x", Cause: "no such\nrepository",
+			Hint: "check the spelling"}, 3,
 			"artifactfs: mount https://127.0.0.1/x: no such repository\nhint: check the spelling\n"},
 		{errors.New("out of luck"), 1, "artifactfs: mount " + a.dir + "/d: out of luck\n"},
 	} {
@@ -117,12 +123,13 @@ func TestInterruptedMountIsUndoneBeforeThePromptReturns(t *testing.T) {
 	f := newFakeDaemon()
 	arrived, undone := make(chan struct{}), make(chan struct{})
 	f.set(func() {
-		f.mount = func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-			close(arrived)
-			<-ctx.Done()
-			close(undone)
-			return control.MountReply{}, ctx.Err()
-		}
+		f.mount =
+			func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+				close(arrived)
+				<-ctx.Done()
+				close(undone)
+				return control.MountReply{}, ctx.Err()
+			}
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 	var stderr bytes.Buffer
@@ -136,7 +143,8 @@ func TestInterruptedMountIsUndoneBeforeThePromptReturns(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd.Wait()
-	if got := stderr.String(); cmd.ProcessState.ExitCode() != 1 || got != "artifactfs: mount "+a.dir+"/repo: interrupted\n" {
+	if got := stderr.String(); cmd.ProcessState.ExitCode() != 1 ||
+		got != "artifactfs: mount "+a.dir+"/repo: interrupted\n" {
 		t.Errorf("interrupted mount: got %v, stderr %q", cmd.ProcessState, got)
 	}
 	select {
@@ -204,7 +212,8 @@ func TestProgressElsewhereIsForTheVerbose(t *testing.T) {
 		t.Errorf("stderr of mount: got %q", r.stderr)
 	}
 	r := a.run("mount", "repo", "-v")
-	if !strings.HasPrefix(r.stderr, message) || !strings.Contains(r.stderr, "trees  ") || strings.Contains(r.stderr, "\x1b") {
+	if !strings.HasPrefix(r.stderr, message) || !strings.Contains(r.stderr, "trees  ") ||
+		strings.Contains(r.stderr, "\x1b") {
 		t.Errorf("stderr of mount -v: got %q", r.stderr)
 	}
 }
@@ -232,8 +241,10 @@ func pty(t *testing.T) (master, slave *os.File) {
 
 func TestRepositoryName(t *testing.T) {
 	for remote, want := range map[string]string{
-		"https://127.0.0.1/team/app.git": "app", "https://127.0.0.1:80/app/": "app", "https://127.0.0.1": "", "https://127.0.0.1/": "",
-		"host:app.git": "app", "user@host:~/a b.git/": "a b", "host:": "", "/srv/app/.git": "app", "/srv/app/.git/": "app", "/": "",
+		"https://127.0.0.1/team/app.git": "app", "https://127.0.0.1:80/app/": "app", "https://127.0.0.1": "",
+		"https://127.0.0.1/": "",
+		"host:app.git":       "app", "user@host:~/a b.git/": "a b", "host:": "", "/srv/app/.git": "app",
+		"/srv/app/.git/": "app", "/": "",
 		"file:///srv/app.git": "app", "./a:b": "a:b", "https://127.0.0.1/..": "", "ssh://h/.git": "",
 	} {
 		if got := mounts.RepositoryName(remote); got != want {
@@ -244,15 +255,18 @@ func TestRepositoryName(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{
-		"1": 1, "512": 512, "3b": 3, "4k": 4 << 10, "1.5M": 3 << 19, "20G": 20 << 30, "2 GiB": 2 << 30, "7kB": 7 << 10, "1t": 1 << 40,
-		"": 0, "0": 0, "-1": 0, "M": 0, "1e9": 0, "0x10": 0, "nan": 0, "inf": 0, "1P": 0, "9999999999T": 0, "1_0": 0, "0.2": 0, "1KK": 0,
+		"1": 1, "512": 512, "3b": 3, "4k": 4 << 10, "1.5M": 3 << 19, "20G": 20 << 30, "2 GiB": 2 << 30, "7kB": 7 << 10,
+		"1t": 1 << 40,
+		"":   0, "0": 0, "-1": 0, "M": 0, "1e9": 0, "0x10": 0, "nan": 0, "inf": 0, "1P": 0, "9999999999T": 0, "1_0": 0,
+		"0.2": 0, "1KK": 0,
 	} {
 		if got, err := cli.ParseSize(text); got != want || (err == nil) != (want > 0) {
 			t.Errorf("size %q: got %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for n, want := range map[int64]string{
-		0: "0 B", 999: "999 B", 1000: "1.0 KiB", 1 << 20: "1.0 MiB", 1023 << 10: "1.0 MiB", 150 << 20: "150 MiB", 20 << 30: "20.0 GiB", 3 << 50: "3072 TiB",
+		0: "0 B", 999: "999 B", 1000: "1.0 KiB", 1 << 20: "1.0 MiB", 1023 << 10: "1.0 MiB", 150 << 20: "150 MiB",
+		20 << 30: "20.0 GiB", 3 << 50: "3072 TiB",
 	} {
 		if got := cli.BytesOf(n); got != want {
 			t.Errorf("format of %d: got %s, want %s", n, got, want)
@@ -271,9 +285,11 @@ func TestInheritedDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for fd, want := range map[int]string{int(f.Fd()): "descriptor is not an open /dev/fuse", 1 << 20: "bad file descriptor"} {
+	for fd, want := range map[int]string{int(f.Fd()): "descriptor is not an open /dev/fuse",
+		1 << 20: "bad file descriptor"} {
 		_, err := mounts.InheritedDevice(fd)
-		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
+		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) ||
+			e.Hint == "" {
 			t.Errorf("inherited descriptor %d: got %+v, want a usage error", fd, e)
 		}
 	}

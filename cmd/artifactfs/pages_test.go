@@ -80,7 +80,8 @@ func broken(page, text string) (links []string) {
 
 // Each relative link of a document leads to a file, and to a heading if it has an anchor.
 func TestLinksOfDocuments(t *testing.T) {
-	sample := "# A page\n## Two `words`, dots.\n[a](#a-page) [b](#two-words-dots) [c](#gone) [d](../../README.md) [e](gone.md) [f](https://x/#y)\n"
+	sample :=
+		"# A page\n## Two `words`, dots.\n[a](#a-page) [b](#two-words-dots) [c](#gone) [d](../../README.md) [e](gone.md) [f](https://x/#y)\n"
 	if got := fmt.Sprint(broken("sample.md", sample)); got != "[#gone gone.md]" {
 		t.Errorf("broken links of a page with two of them: got %s, want [#gone gone.md]", got)
 	}

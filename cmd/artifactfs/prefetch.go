@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// prefetchCommand returns the command "prefetch". Without --wait the command returns when the daemon has queued the contents.
+// prefetchCommand returns the command "prefetch". Without --wait the command returns when the daemon has queued the
+// contents.
 func prefetchCommand(a *cli.App) *cobra.Command {
 	var wait bool
 	var commits []string
@@ -60,7 +61,8 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := m.Client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait, Commits: commits}, p.Show)
+	reply, err := m.Client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait, Commits: commits},
+		p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("prefetch", m.Dir, err)
@@ -76,13 +78,14 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 			cli.Plural(reply.Matched, "version"), cli.Seconds(time.Since(start)))
 		return err
 	}
-	_, err = fmt.Fprintf(a.Stdout, "%s of %s fetched, %s (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "blob"),
+	_, err = fmt.Fprintf(a.Stdout, "%s of %s fetched, %s (%s)\n", cli.Count(reply.Fetched),
+		cli.Plural(reply.Matched, "blob"),
 		cli.BytesOf(reply.Bytes), cli.Seconds(time.Since(start)))
 	return err
 }
 
-// pathsInMount converts pathspecs that are relative to dir to paths relative to the mount's root. The directory dir is the root or
-// a directory below it. If the pathspecs select the whole mount, pathsInMount returns no paths.
+// pathsInMount converts pathspecs that are relative to dir to paths relative to the mount's root. The directory dir is
+// the root or a directory below it. If the pathspecs select the whole mount, pathsInMount returns no paths.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
 	// The path dir may contain symbolic links, but the path root does not.
@@ -102,8 +105,9 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	for _, spec := range specs {
 		joined := filepath.Join(below, spec)
 		if filepath.IsAbs(spec) || !filepath.IsLocal(joined) {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec, Cause: "path is not inside the mount",
-				Hint: "type a PATHSPEC relative to DIR"}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec,
+				Cause: "path is not inside the mount",
+				Hint:  "type a PATHSPEC relative to DIR"}
 		}
 		if joined == "." {
 			return nil, nil // the pathspecs select the whole mount

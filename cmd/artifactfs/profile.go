@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// profileCommand returns the command "profile" with its subcommands. It needs no daemon: the subcommands work on the state directory.
+// profileCommand returns the command "profile" with its subcommands. It needs no daemon: the subcommands work on the
+// state directory.
 func profileCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile list|show|delete",
@@ -172,7 +173,8 @@ func oneProfile(a *cli.App, verb, name string, remotes []string) (storedProfile,
 	case err != nil:
 		return storedProfile{}, cli.Failure(verb, name, err)
 	case len(list) == 0:
-		return storedProfile{}, fail(control.ExitFailed, control.CodeNotFound, "no such read profile", "artifactfs profile list")
+		return storedProfile{}, fail(control.ExitFailed, control.CodeNotFound, "no such read profile",
+			"artifactfs profile list")
 	case len(list) > 1:
 		return storedProfile{}, fail(control.ExitUsage, control.CodeUsage, "several remotes have a profile with this name",
 			"add REMOTE; artifactfs profile list shows the remotes")

@@ -63,7 +63,8 @@ func TestRelayStarts(t *testing.T) {
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Errorf("/healthz: got %v, %v", res, err)
 	}
-	if r := a.run("relay", "--listen", "127.0.0.1:0"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "another relay uses the data directory") {
+	if r := a.run("relay", "--listen", "127.0.0.1:0"); r.code != control.ExitFailed ||
+		!strings.Contains(r.stderr, "another relay uses the data directory") {
 		t.Errorf("second relay: exit %d, %s", r.code, r.stderr)
 	}
 	cmd.Process.Signal(syscall.SIGTERM)

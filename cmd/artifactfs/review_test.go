@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// The names that the commands of "session review" had before do the same, but no help page and no completion lists them.
+// The names that the commands of "session review" had before do the same, but no help page and no completion lists
+// them.
 func TestFormerNamesOfReview(t *testing.T) {
 	a, s, _ := newWork(t)
 	for now, old := range map[string]string{
@@ -55,7 +56,8 @@ func TestFormerNamesOfReview(t *testing.T) {
 	}
 }
 
-// A token that is given to a command speaks for its user, also about the session of a mount, whose own token may be of somebody else.
+// A token that is given to a command speaks for its user, also about the session of a mount, whose own token may be of
+// somebody else.
 func TestGivenTokenInMount(t *testing.T) {
 	a, s, f := newWork(t)
 	f.mounts[0].Session.SessionRemote = "https://git.example.org/work.git"

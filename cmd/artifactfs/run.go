@@ -79,8 +79,9 @@ could not be saved, and 5 if a part of them is not on the session remote yet.`,
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
 	f.Var(&o.keep, "keep", "keep the session for this time, such as 7d or 12h\n(default: until it is deleted)")
 	f.BoolVar(&o.discard, "discard", false, "delete the session permanently when CMD has exited")
-	cli.SetBrief(cmd, cli.Brief{Flags: []string{"ref", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
-		"profile", "token-file", "dir", "keep", "discard"}})
+	cli.SetBrief(cmd,
+		cli.Brief{Flags: []string{"ref", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
+			"profile", "token-file", "dir", "keep", "discard"}})
 	return cmd
 }
 
@@ -106,8 +107,8 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if a.JSON {
 		return cli.Usage(cmd, errors.New("--json is not possible: the output is that of CMD"))
 	}
-	// Report a missing command before anything is mounted. A command with a slash in its name may be a file in the mount, so such
-	// a command is not checked.
+	// Report a missing command before anything is mounted. A command with a slash in its name may be a file in the mount,
+	// so such a command is not checked.
 	if !strings.Contains(o.command[0], "/") {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
@@ -131,7 +132,8 @@ type place struct {
 	parent string // temporary directory that contains dir and is removed after dir; "" if dir is the value of --dir
 }
 
-// makePlace returns the directory of --dir, or else creates a temporary directory with the name that git clone would choose.
+// makePlace returns the directory of --dir, or else creates a temporary directory with the name that git clone would
+// choose.
 func makePlace(o runOptions, remote string) (place, error) {
 	if o.dir != "" {
 		return place{dir: o.dir}, nil
@@ -157,8 +159,8 @@ func (p place) remove() {
 	}
 }
 
-// runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command has
-// succeeded but the unmount fails, it returns the error of the unmount.
+// runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command
+// has succeeded but the unmount fails, it returns the error of the unmount.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	// CMD runs as the same user, so keep it from reading the secrets in the memory of this process.
 	if err := serving.KeepMemory(); err != nil {
@@ -216,9 +218,9 @@ func cannotRun(name string, err error) error {
 	return &control.Error{Code: code, Verb: "run", Object: name, Cause: cause.Error()}
 }
 
-// endRun unmounts after the command has ended, and prints the name of the session that stores the changes. If processes still use
-// the mount after busyTime, endRun detaches the mount. If the daemon that served the mount has ended, endRun starts another
-// daemon.
+// endRun unmounts after the command has ended, and prints the name of the session that stores the changes. If processes
+// still use the mount after busyTime, endRun detaches the mount. If the daemon that served the mount has ended, endRun
+// starts another daemon.
 func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -252,8 +254,8 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	return nil
 }
 
-// mountedAt reports whether artifactfs is mounted at dir in this mount namespace. It returns true if the mount table cannot be
-// read.
+// mountedAt reports whether artifactfs is mounted at dir in this mount namespace. It returns true if the mount table
+// cannot be read.
 func mountedAt(dir string) bool {
 	table, err := mountinfo.Self()
 	return err != nil || cli.HasMount(table, dir)
@@ -269,8 +271,9 @@ func reportChangesOfRun(a *cli.App, m control.MountReply, reply control.UnmountR
 		what += " until " + reply.Until.Local().Format(time.DateTime)
 	}
 	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
-	fmt.Fprintf(a.Stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s "+
-		"--discard deletes it\n", cli.ShellWord(m.Remote), reply.Session, reply.Session)
+	fmt.Fprintf(a.Stderr,
+		"hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s "+
+			"--discard deletes it\n", cli.ShellWord(m.Remote), reply.Session, reply.Session)
 	for _, sub := range reply.Submodules {
 		if sub.Session != "" {
 			fmt.Fprintf(a.Stderr, "artifactfs: kept work of submodule %s in session %s\n", sub.Dir, sub.Session)

@@ -99,7 +99,8 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-// attend acts as the supervisor of a worker that runs in this process: it sends Start and collects the worker's messages.
+// attend acts as the supervisor of a worker that runs in this process: it sends Start and collects the worker's
+// messages.
 type attend struct {
 	conn  *keeper.Conn
 	ended chan error // error of the worker
@@ -181,7 +182,8 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	if err := await(t, w.ended); err != nil || !f.closed {
 		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
-	for _, want := range []string{serving.SocketDescriptor, serving.LockDescriptor} { // in this order: clients that wait at the socket must not wait for this process
+	// in this order: clients that wait at the socket must not wait for this process
+	for _, want := range []string{serving.SocketDescriptor, serving.LockDescriptor} {
 		if m := w.hears(t, keeper.Remove); m[keeper.Name] != want {
 			t.Errorf("released %s before %s", m[keeper.Name], want)
 		}
@@ -199,7 +201,8 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := client.Status(t.Context())
-	if d := s.Daemon; err != nil || d.PID != os.Getpid() || d.Supervisor != 7 || d.Takeovers != 3 || d.Reason != "it was tired" || d.Version == "" {
+	if d := s.Daemon; err != nil || d.PID != os.Getpid() || d.Supervisor != 7 || d.Takeovers != 3 ||
+		d.Reason != "it was tired" || d.Version == "" {
 		t.Errorf("status of the daemon: got %+v, %v", d, err)
 	}
 	w.conn.SendKey(keeper.Stop, "1")
@@ -293,7 +296,9 @@ func TestServiceIsFound(t *testing.T) {
 		}
 	}
 	jobs := "  12 other.service       restart waiting\n 345 artifactfs.service  restart running\n"
-	if !serving.HasRestart(jobs, "artifactfs.service") || serving.HasRestart(jobs, "a.service") || serving.HasRestart("1 a.service stop running\n", "a.service") || serving.HasRestart("No jobs running.\n", "a.service") {
+	if !serving.HasRestart(jobs, "artifactfs.service") || serving.HasRestart(jobs, "a.service") ||
+		serving.HasRestart("1 a.service stop running\n", "a.service") ||
+		serving.HasRestart("No jobs running.\n", "a.service") {
 		t.Error("the list of jobs was parsed wrongly")
 	}
 }

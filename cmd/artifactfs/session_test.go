@@ -20,8 +20,10 @@ func (a *afs) keep(t *testing.T, session, dir string, changed int) (home string)
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(map[string]any{
-		"version": 1, "session": session, "remote": "https://127.0.0.1/app", "dir": dir, "ref": "refs/heads/main", "format": "sha1",
-		"commit": strings.Repeat("1", 40), "tree": strings.Repeat("2", 40), "counted": true, "changed": changed, "bytes": 2048,
+		"version": 1, "session": session, "remote": "https://127.0.0.1/app", "dir": dir, "ref": "refs/heads/main",
+		"format": "sha1",
+		"commit": strings.Repeat("1", 40), "tree": strings.Repeat("2", 40), "counted": true, "changed": changed,
+		"bytes": 2048,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,10 +41,13 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	m := mountStatus("/m")
 	m.Session.Name, m.Overlay.Changed = "work", 2
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
-	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   FETCHED           CHANGED  SESSION  PENDING  REMOTE\n"
+	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) +
+		"REF   STATE      FILES   FETCHED           CHANGED  SESSION  PENDING  REMOTE\n"
 	if got := a.ok("list"); !strings.HasPrefix(got, want) || strings.Contains(got, "none") ||
-		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      -        https://127.0.0.1/app\n") ||
-		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     -        https://127.0.0.1/app\n") {
+		!strings.Contains(got,
+			"  main  unmounted  -       -                 3        fix      -        https://127.0.0.1/app\n") ||
+		!strings.Contains(got,
+			"  main  mounted    14,103  13,899 of 13,900  2        work     -        https://127.0.0.1/app\n") {
 		t.Errorf("list printed\n%s", got)
 	}
 	want = a.dir + `/it's
@@ -55,7 +60,8 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	if got := a.ok("status", "it's"); got != want {
 		t.Errorf("status printed\n%s", got)
 	}
-	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) || !strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
+	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) ||
+		!strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
 		t.Errorf("status --json printed %s", got)
 	}
 	hint := `hint: run artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix to resume session fix`
@@ -131,11 +137,13 @@ func TestUnmountOfSessions(t *testing.T) {
 	mounted.Session.Name, second.Session.Name = "work", "more"
 	f := newFakeDaemon(mounted, second)
 	f.set(func() {
-		f.kept = map[string]control.UnmountReply{"/m": {ID: "work", Dir: "/m", Session: "work", Kept: 1}, "/n": {ID: "more", Dir: "/n", Session: "more"}}
+		f.kept = map[string]control.UnmountReply{"/m": {ID: "work", Dir: "/m", Session: "work", Kept: 1},
+			"/n": {ID: "more", Dir: "/n", Session: "more"}}
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 
-	for args, code := range map[string]int{"--session fix": control.ExitNotMounted, "--session none --discard": control.ExitNotMounted, "/gone/none --discard": control.ExitNotMounted} {
+	for args, code := range map[string]int{"--session fix": control.ExitNotMounted,
+		"--session none --discard": control.ExitNotMounted, "/gone/none --discard": control.ExitNotMounted} {
 		if r := a.run(append([]string{"unmount"}, strings.Fields(args)...)...); r.code != code || r.stdout != "" {
 			t.Errorf("unmount %s: got %+v", args, r)
 		}
@@ -149,20 +157,27 @@ func TestUnmountOfSessions(t *testing.T) {
 		t.Error("the directory still exists")
 	}
 	r = a.run("unmount", "--session", "work")
-	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
+	if want :=
+		"artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
 		t.Errorf("unmount --session: got %+v", r)
 	}
-	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","pending":0,"kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
+	if r := a.run("unmount", "--all", "--json"); r.code != 0 ||
+		r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","pending":0,"kept":0}]}`+"\n" ||
+		!strings.Contains(r.stderr, "kept git objects in session more") {
 		t.Errorf("unmount --all --json: got %+v", r)
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("unmount --all changed an unmounted session: %v", err)
 	}
-	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: add --yes to confirm") {
-		t.Errorf("unmount --discard without --yes and a terminal: got %+v, want exit code %d and a hint", r, control.ExitUsage)
+	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage ||
+		!strings.Contains(r.stderr, "hint: add --yes to confirm") {
+		t.Errorf("unmount --discard without --yes and a terminal: got %+v, want exit code %d and a hint", r,
+			control.ExitUsage)
 	}
 	r = a.run("unmount", "/gone/other", "--discard", "--yes", "--json")
-	if got := r.stdout; r.code != 0 || !strings.HasPrefix(got, `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","pending":0,"kept":0,"trashed":"other","until":"`) || !strings.HasSuffix(got, `","discarded":true}]}`+"\n") {
+	if got := r.stdout; r.code != 0 || !strings.HasPrefix(got,
+		`{"unmounted":[{"id":"other","dir":"/gone/other","session":"","pending":0,"kept":0,"trashed":"other","until":"`) ||
+		!strings.HasSuffix(got, `","discarded":true}]}`+"\n") {
 		t.Errorf("unmount --discard --json: got %s, want that other is in the trash", got)
 	}
 }
@@ -200,7 +215,8 @@ func TestRedirectsOfTheUser(t *testing.T) {
 		t.Errorf("redirects of the mount requests: got %q", got)
 	}
 	write("\nredirect = 3")
-	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) || !strings.Contains(r.stderr, "hint: the file may contain") {
+	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) ||
+		!strings.Contains(r.stderr, "hint: the file may contain") {
 		t.Errorf("mount with an invalid configuration file: got %+v", r)
 	}
 }
@@ -219,11 +235,15 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := a.run("doctor")
-	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "ok    fix: 3 changed paths, last mounted at /gone/fix\n") ||
-		!strings.Contains(r.stdout, "bad   "+left+": leftover of a process that was killed while it mounted\n      --fix removes the directory\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
+	if r.code != control.ExitFailed || !strings.Contains(r.stdout,
+		"ok    fix: 3 changed paths, last mounted at /gone/fix\n") ||
+		!strings.Contains(r.stdout,
+			"bad   "+left+": leftover of a process that was killed while it mounted\n      --fix removes the directory\n") ||
+		!strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
 		t.Errorf("doctor: got %+v", r)
 	}
-	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout, "fixed "+left+": leftover of a process that was killed while it mounted\n") {
+	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout,
+		"fixed "+left+": leftover of a process that was killed while it mounted\n") {
 		t.Errorf("doctor --fix: got %+v", r)
 	}
 	if _, err := os.Stat(left); err == nil {

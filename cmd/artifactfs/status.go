@@ -63,8 +63,8 @@ With --json, status prints {"mounts":[...],"daemon":{...},"cache":{...}}, or wit
 	return cmd
 }
 
-// showStatus prints the status of the mount that args names, or of all mounts and daemons. If a daemon does not reply, showStatus
-// prints the status of the other daemons and then returns the error.
+// showStatus prints the status of the mount that args names, or of all mounts and daemons. If a daemon does not reply,
+// showStatus prints the status of the other daemons and then returns the error.
 func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	all, asked := a.Survey(ctx)
 	if len(args) > 0 {
@@ -106,8 +106,8 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists, findAny
-// returns the error of cli.Find. The parameter asked is the error that the survey of the daemons has returned.
+// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists,
+// findAny returns the error of cli.Find. The parameter asked is the error that the survey of the daemons has returned.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
@@ -182,11 +182,13 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 		line("upgrade", "undone: %s", d.UpgradeFailed)
 	}
 	if d.Cache.Quota > 0 {
-		line("cache", "%s, %s of %s", cli.Plural(d.Cache.Blobs, "blob"), cli.BytesOf(d.Cache.Bytes), cli.BytesOf(d.Cache.Quota))
+		line("cache", "%s, %s of %s", cli.Plural(d.Cache.Blobs, "blob"), cli.BytesOf(d.Cache.Bytes),
+			cli.BytesOf(d.Cache.Quota))
 	}
 }
 
-// printStatus writes a block of lines about a mount, with the most important line first. It omits lines without information.
+// printStatus writes a block of lines about a mount, with the most important line first. It omits lines without
+// information.
 func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	fmt.Fprintln(w, m.Dir)
 	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }
@@ -239,7 +241,8 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		files += " so far"
 	}
 	line("tree", "%s", files)
-	line("blobs", "%s of %s fetched%s, %s", cli.Count(m.Blobs.Fetched), cli.Count(m.Blobs.Total), share(m.Blobs), cli.BytesOf(m.Blobs.Bytes))
+	line("blobs", "%s of %s fetched%s, %s", cli.Count(m.Blobs.Fetched), cli.Count(m.Blobs.Total), share(m.Blobs),
+		cli.BytesOf(m.Blobs.Bytes))
 	n := m.Network
 	line("network", "%s in %s, %s, %s received", cli.Plural(n.Requests, "request"), cli.Plural(n.RoundTrips, "round trip"),
 		cli.Plural(n.Blobs, "blob"), cli.BytesOf(n.Bytes))

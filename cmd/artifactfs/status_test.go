@@ -18,7 +18,8 @@ func mountStatus(dir string) control.MountStatus {
 		ID: "m1", Dir: dir, Remote: "https://127.0.0.1/app", Ref: "main", Commit: "0123456789abcdef0123456789abcdef01234567",
 		State: control.StateMounted, ReadOnly: true, Since: time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC), PID: 42,
 		GitReady: true, History: control.HistoryComplete,
-		Tree: control.TreeStatus{Files: 14103, Complete: true}, Blobs: control.BlobStatus{Total: 13900, Fetched: 13899, Bytes: 13002342},
+		Tree:    control.TreeStatus{Files: 14103, Complete: true},
+		Blobs:   control.BlobStatus{Total: 13900, Fetched: 13899, Bytes: 13002342},
 		Network: control.NetworkStatus{Requests: 12, RoundTrips: 15, Blobs: 1204, Bytes: 4299161},
 		Queue:   control.QueueStatus{Foreground: 1, Background: 2000},
 	}
@@ -28,12 +29,14 @@ func TestStatusPrintsTheContract(t *testing.T) {
 	a := newAfs(t)
 	m := mountStatus(a.dir + "/m")
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
-	one := `{"id":"m1","dir":"` + m.Dir + `","remote":"https://127.0.0.1/app","ref":"main","commit":"0123456789abcdef0123456789abcdef01234567",` +
+	one := `{"id":"m1","dir":"` + m.Dir +
+		`","remote":"https://127.0.0.1/app","ref":"main","commit":"0123456789abcdef0123456789abcdef01234567",` +
 		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
 		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"fetched":13899,"bytes":13002342},` +
 		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},"operations":{"total":0,"pending":0,"fetched":0},` +
 		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","session_remote":"","mode":"","pending":0,"last_sync":null,"checkpoints":0,"last_checkpoint_at":null,"dirty":false,"sent":0,"received":0}}`
-	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
+	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"},
+		{"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {
 			t.Errorf("%v printed\n got %swant %s", args, got, one)
 		}
@@ -66,7 +69,8 @@ func TestStatusForPeople(t *testing.T) {
 	for want, r := range map[string]control.RelayStatus{
 		"http://relay:9428, 41 answers": {URL: "http://relay:9428", Answers: 41},
 		"http://relay:9428, 1 answer, 2 requests sent to the git server instead; failed 12 s ago: connection refused; not used at the moment": {
-			URL: "http://relay:9428", Answers: 1, FallThroughs: 2, Paused: true, LastFailure: "connection refused", FailedAt: &failed},
+			URL: "http://relay:9428", Answers: 1, FallThroughs: 2, Paused: true, LastFailure: "connection refused",
+			FailedAt: &failed},
 	} {
 		m.Network.Relay = &r
 		b.Reset()
@@ -77,7 +81,8 @@ func TestStatusForPeople(t *testing.T) {
 	}
 	m.Network.Relay = nil
 	for head, want := range map[string]string{
-		"main": "", m.Commit: "", "topic/with-a-long-name": "  head      topic/with-a-long-name\n", strings.Repeat("ab", 20): "  head      abababababab\n",
+		"main": "", m.Commit: "", "topic/with-a-long-name": "  head      topic/with-a-long-name\n",
+		strings.Repeat("ab", 20): "  head      abababababab\n",
 	} {
 		m.Head = head
 		b.Reset()
@@ -86,10 +91,12 @@ func TestStatusForPeople(t *testing.T) {
 			t.Errorf("status with HEAD %s printed\n%s", head, got)
 		}
 	}
-	m.State, m.Error, m.GitReady, m.Tree.Complete, m.Ref, m.Commit = control.StateDegraded, "connect:\nrefused", false, false, "", ""
+	m.State, m.Error, m.GitReady, m.Tree.Complete, m.Ref, m.Commit = control.StateDegraded, "connect:\nrefused",
+		false, false, "", ""
 	b.Reset()
 	printStatus(&b, m, m.Since)
-	for _, want := range []string{"state     degraded, read-only, for 0 s", "error     connect: refused\n", "ref       empty", "14,103 files so far", "git is not ready yet"} {
+	for _, want := range []string{"state     degraded, read-only, for 0 s", "error     connect: refused\n",
+		"ref       empty", "14,103 files so far", "git is not ready yet"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("status does not print %q:\n%s", want, b.String())
 		}
@@ -98,7 +105,8 @@ func TestStatusForPeople(t *testing.T) {
 
 func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 	a := newAfs(t)
-	serve(t, control.DaemonSocket(a.state), newFakeDaemon(control.MountStatus{ID: "m2", Dir: "/p", State: control.StatePreparing, PID: 7}))
+	serve(t, control.DaemonSocket(a.state),
+		newFakeDaemon(control.MountStatus{ID: "m2", Dir: "/p", State: control.StatePreparing, PID: 7}))
 	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
 		t.Errorf("status printed\n%s", got)
 	}
@@ -110,7 +118,8 @@ func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 func TestNothingIsMounted(t *testing.T) {
 	a := newAfs(t)
 	for args, want := range map[string]string{
-		"status": "nothing is mounted\n", "status --json": `{"mounts":[]}` + "\n", "list": "", "list --json": `{"mounts":[]}` + "\n",
+		"status": "nothing is mounted\n", "status --json": `{"mounts":[]}` + "\n", "list": "",
+		"list --json":  `{"mounts":[]}` + "\n",
 		"session list": "", "session list --json": `{"sessions":[]}` + "\n",
 		"unmount --all": "", "unmount --all --json": `{"unmounted":[]}` + "\n",
 	} {
@@ -120,15 +129,18 @@ func TestNothingIsMounted(t *testing.T) {
 	}
 	for _, args := range []string{"status d", "unmount d", "prefetch d"} {
 		verb := strings.Fields(args)[0]
-		want := "artifactfs: " + verb + " d: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
+		want := "artifactfs: " + verb +
+			" d: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s of a directory that is not mounted: got %+v", args, r)
 		}
 	}
-	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: no artifactfs mount at this directory","hint":"run artifactfs list to see the mounted directories","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
+	if r, want := a.run("status", "d", "--json"),
+		`{"error":{"code":"not-mounted","message":"status d: no artifactfs mount at this directory","hint":"run artifactfs list to see the mounted directories","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
 		t.Errorf("status d --json: got exit %d and %q, want %d and %q", r.code, r.stdout, control.ExitNotMounted, want)
 	}
-	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: no such session\nhint: run artifactfs session list to see the sessions\n" {
+	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted ||
+		r.stderr != "artifactfs: log session none: no such session\nhint: run artifactfs session list to see the sessions\n" {
 		t.Errorf("session log of an unknown session: got %+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
@@ -152,7 +164,8 @@ func TestListShowsEveryDaemon(t *testing.T) {
 	if got := a.ok("list"); got != want {
 		t.Errorf("got\n%s", got)
 	}
-	if got := a.ok("list", "--socket", control.MountSocket(a.state, 7)); strings.Contains(got, "/b") || !strings.Contains(got, "/c ") {
+	if got := a.ok("list", "--socket", control.MountSocket(a.state, 7)); strings.Contains(got, "/b") ||
+		!strings.Contains(got, "/c ") {
 		t.Errorf("list of one socket printed\n%s", got)
 	}
 	for args, want := range map[string]string{
@@ -179,9 +192,10 @@ func TestUnmount(t *testing.T) {
 	serve(t, control.MountSocket(a.state, 7), other)
 
 	r := a.run("unmount", "/none", "/a", "/busy", "/b/below")
-	want := "artifactfs: unmount /b/below: no artifactfs mount at this directory\nhint: the directory is inside the mount at /b\n" +
-		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
-		"artifactfs: unmount /none: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
+	want :=
+		"artifactfs: unmount /b/below: no artifactfs mount at this directory\nhint: the directory is inside the mount at /b\n" +
+			"artifactfs: unmount /busy: busy\nhint: fuser\n" +
+			"artifactfs: unmount /none: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {
 		t.Errorf("unmount of several directories: got %+v", r)
 	}
@@ -196,7 +210,8 @@ func TestUnmount(t *testing.T) {
 	f.mu.Lock()
 	f.busy = ""
 	f.mu.Unlock()
-	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","pending":0,"kept":0}]}`+"\n" {
+	if got := a.ok("unmount", "--all",
+		"--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","pending":0,"kept":0}]}`+"\n" {
 		t.Errorf("unmount --all --json printed %s", got)
 	}
 	await(t, ended)
@@ -207,7 +222,8 @@ func TestPrefetch(t *testing.T) {
 	f := newFakeDaemon(mountStatus(a.dir + "/m"))
 	var asked []control.PrefetchRequest
 	f.set(func() {
-		f.prefetch = func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+		f.prefetch = func(ctx context.Context, r control.PrefetchRequest,
+			progress func(control.Progress)) (control.PrefetchReply, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			asked = append(asked, r)
@@ -248,7 +264,8 @@ func TestDeadMountIsNamed(t *testing.T) {
 97 28 0:51 / /srv/other rw - fuse.sshfs host: rw
 98 28
 `))
-	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false, `/srv/a\040b`: false} {
+	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false,
+		`/srv/a\040b`: false} {
 		if got := cli.HasMount(table, dir); got != want {
 			t.Errorf("HasMount(%s) = %v", dir, got)
 		}
@@ -263,7 +280,8 @@ func TestDaemonThatDoesNotAnswerHidesNoOther(t *testing.T) {
 	f.mu.Lock() // the daemon's Status hangs
 	defer f.mu.Unlock()
 	r := a.run("list")
-	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "/a ") || !strings.Contains(r.stderr, "mount-9.sock: timed out\n") {
+	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "/a ") ||
+		!strings.Contains(r.stderr, "mount-9.sock: timed out\n") {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -278,12 +296,16 @@ func TestFailuresAreToldOnce(t *testing.T) {
 		served, kept, failed []control.MountStatus
 		want                 string
 	}{
-		"no daemon":          {nil, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
-		"work is kept":       {nil, []control.MountStatus{status("/a", "s", kept, "")}, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
-		"of another session": {nil, []control.MountStatus{status("/a", "t", kept, "")}, []control.MountStatus{status("/a", "s", failed, "why")}, "/a t unmounted ,/a s failed why"},
-		"the daemon tells": {[]control.MountStatus{status("/a", "s", failed, "why")}, []control.MountStatus{status("/a", "s", kept, "")},
+		"no daemon": {nil, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
+		"work is kept": {nil, []control.MountStatus{status("/a", "s", kept, "")},
 			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
-		"mounted again": {[]control.MountStatus{status("/a", "s", mounted, "")}, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s mounted "},
+		"of another session": {nil, []control.MountStatus{status("/a", "t", kept, "")},
+			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a t unmounted ,/a s failed why"},
+		"the daemon tells": {[]control.MountStatus{status("/a", "s", failed, "why")},
+			[]control.MountStatus{status("/a", "s", kept, "")},
+			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
+		"mounted again": {[]control.MountStatus{status("/a", "s", mounted, "")}, nil,
+			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a s mounted "},
 	} {
 		var s cli.Survey
 		for _, m := range c.served {

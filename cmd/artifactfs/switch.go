@@ -46,19 +46,22 @@ git switch and git checkout work too, but they download every file that they wri
 	}
 	f := cmd.Flags()
 	f.StringVarP(&dir, "directory", "C", dir, "use the mount that contains `DIR`")
-	f.StringVarP(&r.Create, "create", "c", "", "create the branch `NAME` at BRANCH or COMMIT (default: HEAD), and switch to it")
+	f.StringVarP(&r.Create, "create", "c", "",
+		"create the branch `NAME` at BRANCH or COMMIT (default: HEAD), and switch to it")
 	f.BoolVar(&r.Detach, "detach", false, "switch to a commit or tag, and detach HEAD")
 	return cmd
 }
 
-// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook. The hook runs as a child of
-// this process and not of the daemon, so that it has the user's environment and permissions.
+// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook. The hook runs as a
+// child of this process and not of the daemon, so that it has the user's environment and permissions.
 func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
-		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "branch is missing", Hint: "artifactfs switch --help"}
+		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "branch is missing",
+			Hint: "artifactfs switch --help"}
 	}
 	if r.Create != "" && r.Detach {
-		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create, Cause: "-c and --detach exclude each other"}
+		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create,
+			Cause: "-c and --detach exclude each other"}
 	}
 	m, err := a.Find(ctx, "switch", dir)
 	if err != nil {
@@ -99,8 +102,8 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 	}
 }
 
-// postCheckout runs the repository's post-checkout hook, if it exists, as the user who runs this command. It does not run a hook that
-// programs in a container can change, unless this command runs in the container too.
+// postCheckout runs the repository's post-checkout hook, if it exists, as the user who runs this command. It does not
+// run a hook that programs in a container can change, unless this command runs in the container too.
 func postCheckout(ctx context.Context, a *cli.App, m cli.Served, s control.SwitchReply) error {
 	out, err := gitcmd.AsUser(ctx, "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")
@@ -117,7 +120,8 @@ func postCheckout(ctx context.Context, a *cli.App, m cli.Served, s control.Switc
 	cmd := exec.CommandContext(ctx, hook, s.FromCommit, s.Commit, "1")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, a.Stderr, a.Stderr
 	if err := cmd.Run(); err != nil {
-		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(), Hint: "the switch itself was successful"}
+		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(),
+			Hint: "the switch itself was successful"}
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ func TestPrintSwitch(t *testing.T) {
 		{control.SwitchReply{From: "main", Branch: "main"}, "Already on 'main'\n"},
 		{control.SwitchReply{From: "main", Branch: "next", Created: true, Upstream: "origin/next"},
 			"Switched to a new branch 'next'\nbranch 'next' set up to track 'origin/next'.\n"},
-		{control.SwitchReply{Commit: "0123456789abcdef", Kept: []string{"a"}}, "changed at the same time, so left unchanged: a\nHEAD is now at 0123456789ab\n"},
+		{control.SwitchReply{Commit: "0123456789abcdef", Kept: []string{"a"}},
+			"changed at the same time, so left unchanged: a\nHEAD is now at 0123456789ab\n"},
 	} {
 		var b strings.Builder
 		printSwitch(&b, c.reply)

@@ -171,8 +171,9 @@ func unanswered(all []hosts.Host) error {
 		return nil
 	}
 	return &control.Error{
-		Code: control.ExitFailed, Verb: "top", Cause: fmt.Sprintf("%d of %s did not answer", down, cli.Plural(int64(len(all)), "host")),
-		Hint: "artifactfs daemon --metrics ADDRESS serves the metrics of a host",
+		Code: control.ExitFailed, Verb: "top",
+		Cause: fmt.Sprintf("%d of %s did not answer", down, cli.Plural(int64(len(all)), "host")),
+		Hint:  "artifactfs daemon --metrics ADDRESS serves the metrics of a host",
 	}
 }
 
@@ -208,7 +209,8 @@ func hostsHead(out io.Writer, all []hosts.Host, now time.Time) {
 		}
 		mounts, degraded, failed, pending = mounts+h.Mounts, degraded+h.Degraded, failed+h.Failed, pending+h.PendingSessions
 	}
-	fmt.Fprintf(out, "artifactfs  %s  %d of %s answer, %s, %d degraded, %d failed, %s not pushed\n\n", now.Format("15:04:05"), up,
+	fmt.Fprintf(out, "artifactfs  %s  %d of %s answer, %s, %d degraded, %d failed, %s not pushed\n\n",
+		now.Format("15:04:05"), up,
 		cli.Plural(int64(len(all)), "host"), cli.Plural(mounts, "mount"), degraded, failed, cli.Plural(pending, "session"))
 }
 
@@ -235,7 +237,8 @@ func hostsTable(out io.Writer, all []hosts.Host, now time.Time, header bool) {
 	columns := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	defer columns.Flush()
 	if header {
-		fmt.Fprintln(columns, "TIME\tMOUNTS\tDEGRADED\tFAILED\tOPS/S\tHIT\tREQ/S\tRECV/S\tPENDING\tERRORS\tMEMORY\tCPU\t  HOST")
+		fmt.Fprintln(columns,
+			"TIME\tMOUNTS\tDEGRADED\tFAILED\tOPS/S\tHIT\tREQ/S\tRECV/S\tPENDING\tERRORS\tMEMORY\tCPU\t  HOST")
 	}
 	for _, h := range all {
 		name := cli.OneLine(h.Target)

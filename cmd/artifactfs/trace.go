@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// traceAgain is the time for which the command waits for a new worker to serve the mount after the previous worker has ended.
+	// traceAgain is the time for which the command waits for a new worker to serve the mount after the previous worker has
+	// ended.
 	traceAgain = 10 * time.Second
 	// tracePoll is the interval between attempts to connect to the new worker.
 	tracePoll = 50 * time.Millisecond
@@ -43,8 +44,11 @@ Trace never slows the mount down: if the output is read too slowly, events are d
 With --json, trace prints one object per line.`,
 		Example: `  artifactfs trace git
   artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
-		Args:              cli.Arguments(1, 1, "DIR"),
-		RunE:              func(cmd *cobra.Command, args []string) error { return printTrace(cmd.Context(), a, args[0], all) },
+		Args: cli.Arguments(1, 1, "DIR"),
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return printTrace(cmd.Context(), a, args[0], all)
+		},
 		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel, also those without a fetch")
@@ -104,7 +108,8 @@ func (f *follower) show(t control.Trace) error {
 	}
 	f.pid, f.again = t.PID, time.Time{}
 	if t.Lost > 0 {
-		fmt.Fprintf(f.app.Stderr, "artifactfs: %s lost, because the output was read too slowly\n", cli.Plural(t.Lost, "event"))
+		fmt.Fprintf(f.app.Stderr, "artifactfs: %s lost, because the output was read too slowly\n",
+			cli.Plural(t.Lost, "event"))
 	}
 	for _, e := range t.Events {
 		var err error

@@ -70,20 +70,23 @@ func serveUI(ctx context.Context, a *cli.App, of, listen string, open bool) erro
 	}
 	defer closeLog()
 	if _, _, err := net.SplitHostPort(listen); err != nil {
-		return &control.Error{Code: control.ExitUsage, Verb: "ui", Cause: fmt.Sprintf("invalid address %q for --listen: want HOST:PORT", listen)}
+		return &control.Error{Code: control.ExitUsage, Verb: "ui",
+			Cause: fmt.Sprintf("invalid address %q for --listen: want HOST:PORT", listen)}
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		e := control.Error{Code: control.ExitFailed, Verb: "listen at", Object: listen, Cause: err.Error()}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			e.Kind, e.Cause, e.Hint = control.CodeBusy, "another program listens at this address", "--listen 127.0.0.1:0 takes any free port"
+			e.Kind, e.Cause, e.Hint = control.CodeBusy, "another program listens at this address",
+				"--listen 127.0.0.1:0 takes any free port"
 		}
 		return &e
 	}
 	defer l.Close()
-	page, err := hostui.New(hostui.Options{State: a.State, Log: log, Mounts: func(ctx context.Context) ([]hostui.Mount, bool, error) {
-		return mountsOf(ctx, a)
-	}}, l.Addr())
+	page, err := hostui.New(hostui.Options{State: a.State, Log: log,
+		Mounts: func(ctx context.Context) ([]hostui.Mount, bool, error) {
+			return mountsOf(ctx, a)
+		}}, l.Addr())
 	if err != nil {
 		return fmt.Errorf("ui: %w", err)
 	}
@@ -158,8 +161,9 @@ func mountsOf(ctx context.Context, a *cli.App) (list []hostui.Mount, running boo
 func openBrowser(ctx context.Context, url string) (forget func(), err error) {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil {
-		return nil, &control.Error{Code: control.ExitFailed, Verb: "open", Object: "browser", Cause: "xdg-open is not installed",
-			Hint: "open the URL yourself, or install xdg-utils"}
+		return nil, &control.Error{Code: control.ExitFailed, Verb: "open", Object: "browser",
+			Cause: "xdg-open is not installed",
+			Hint:  "open the URL yourself, or install xdg-utils"}
 	}
 	// CreateTemp creates the file with mode 0600.
 	f, err := os.CreateTemp(os.Getenv("XDG_RUNTIME_DIR"), "artifactfs-ui-*.html")

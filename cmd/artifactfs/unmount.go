@@ -22,11 +22,11 @@ import (
 type unmountOptions struct {
 	// dirs and sessions are the directories and session names on the command line.
 	dirs, sessions []string
-	// all is the value of --all, which selects every mount of the state directory; discard is the value of --discard, which
-	// deletes the sessions.
+	// all is the value of --all, which selects every mount of the state directory; discard is the value of --discard,
+	// which deletes the sessions.
 	all, discard bool
-	// yes is the value of --yes, which skips the confirmation of --discard; detach is the value of --detach, which unmounts
-	// directories in use.
+	// yes is the value of --yes, which skips the confirmation of --discard; detach is the value of --detach, which
+	// unmounts directories in use.
 	yes, detach bool
 	// timeout is the longest wait for the session remote; 0 means that the command does not wait.
 	timeout time.Duration
@@ -92,7 +92,8 @@ Unmount also removes a dead mount, which a daemon that was killed has left.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringArrayVar(&o.sessions, "session", nil, "unmount the session `NAME`, at whatever directory it is mounted; may be repeated")
+	f.StringArrayVar(&o.sessions, "session", nil,
+		"unmount the session `NAME`, at whatever directory it is mounted; may be repeated")
 	f.BoolVar(&o.discard, "discard", false, "delete the session; session undelete can restore it for 7 days")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation of --discard")
 	f.BoolVar(&o.detach, "detach", false, "unmount even if a process uses the mount")
@@ -110,9 +111,9 @@ type unmounted struct {
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// unmountMounts unmounts the selected mounts. It continues after a failure. The first error determines the exit code, and the
-// other errors are printed before the first one. With --all, unmountMounts also ends the shared daemon if every mount was
-// unmounted.
+// unmountMounts unmounts the selected mounts. It continues after a failure. The first error determines the exit code,
+// and the other errors are printed before the first one. With --all, unmountMounts also ends the shared daemon if every
+// mount was unmounted.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	done := []unmounted{}
@@ -147,7 +148,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			fmt.Fprintln(a.Stdout, what)
 		}
 		if reply.NotRemoved != "" {
-			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
+			fmt.Fprintf(a.Stderr,
+				"artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
 				cli.OneLine(reply.NotRemoved), m.Session.Name)
 		}
 		if !a.Quiet {
@@ -174,7 +176,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	for _, r := range late {
 		warnDiverged(a, "unmount", r.Dir, r.SessionRemote, r.DivergedRefs)
 		if r.Pending > 0 && !o.discard {
-			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
+			errs = append(errs,
+				unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
 	}
 	return cli.ReportAll(a, errs)
@@ -182,7 +185,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 
 // removeDead removes dead mounts, whose daemons have ended without unmounting, at those of the directories dirs that
 // have one. It returns the other directories in rest.
-func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served, dirs []string) (done []unmounted, rest []string, errs []error) {
+func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served,
+	dirs []string) (done []unmounted, rest []string, errs []error) {
 	done = []unmounted{}
 	for _, dir := range dirs {
 		removed := false
@@ -218,9 +222,9 @@ func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served, dirs []str
 	return done, rest, errs
 }
 
-// choose returns the mounts and sessions that the arguments select. It returns an error for each argument that selects nothing or
-// that names a directory below the root of a mount. With --discard, the directory at which a session was last mounted selects that
-// session. The parameter asked is the error that the survey of the daemons has returned.
+// choose returns the mounts and sessions that the arguments select. It returns an error for each argument that selects
+// nothing or that names a directory below the root of a mount. With --discard, the directory at which a session was
+// last mounted selects that session. The parameter asked is the error that the survey of the daemons has returned.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -276,8 +280,9 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 	return unmounted{reply, o.discard}, err
 }
 
-// discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session is removed from the
-// trash. If the session has a session remote, the daemon moves the session; otherwise this process does so.
+// discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session is
+// removed from the trash. If the session has a session remote, the daemon moves the session; otherwise this process
+// does so.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !catalog.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)
@@ -315,8 +320,8 @@ func printTrashed(a *cli.App, m control.MountStatus, r control.UnmountReply) {
 		until.Local().Format(time.DateTime))
 }
 
-// unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the daemon does
-// not wait.
+// unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the
+// daemon does not wait.
 func unmountWait(t time.Duration) time.Duration {
 	if t == 0 {
 		return -1
@@ -334,8 +339,8 @@ func reportChangesOfSubmodule(a *cli.App, parent control.MountStatus, sub contro
 		what, sub.Dir, sub.Session, cli.ResumeCommand(parent))
 }
 
-// endDaemon ends the shared daemon if it is running. A daemon in the foreground ends with its mount, so endDaemon does nothing
-// about it.
+// endDaemon ends the shared daemon if it is running. A daemon in the foreground ends with its mount, so endDaemon does
+// nothing about it.
 func endDaemon(ctx context.Context, a *cli.App) error {
 	client, err := control.Dial(ctx, a.DaemonSocket())
 	if err == nil {
@@ -347,7 +352,8 @@ func endDaemon(ctx context.Context, a *cli.App) error {
 	return err
 }
 
-// isDir reports whether dir is another spelling of the mount's directory. It returns false for a directory below the mount.
+// isDir reports whether dir is another spelling of the mount's directory. It returns false for a directory below the
+// mount.
 func isDir(mounted, dir string) bool {
 	for _, spelling := range cli.Spellings(dir) {
 		if spelling == mounted {

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// The Makefile sets these variables: version to the output of git describe, commit to the full commit ID, and date to the time of
-// the commit in UTC (RFC 3339).
+// The Makefile sets these variables: version to the output of git describe, commit to the full commit ID, and date to
+// the time of the commit in UTC (RFC 3339).
 var version, commit, date string
 
 // versionCommand returns the command "version", which contacts no daemon.
@@ -36,7 +36,8 @@ func printVersion(a *cli.App) error {
 	if a.JSON {
 		built, when := buildCommit()
 		platform := runtime.GOOS + "/" + runtime.GOARCH
-		return cli.PrintJSON(a.Stdout, versionReport{versionText(), built, when, runtime.Version(), platform, control.Protocol})
+		return cli.PrintJSON(a.Stdout, versionReport{versionText(), built, when, runtime.Version(), platform,
+			control.Protocol})
 	}
 	_, err := fmt.Fprintf(a.Stdout, "artifactfs %s (%s %s/%s, protocol %d)\n",
 		versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
@@ -68,8 +69,8 @@ func versionText() string {
 	return "unknown"
 }
 
-// buildCommit returns the commit from which this program was built and the time of that commit. It returns the values that the
-// Makefile has set, or else the values that the go command has recorded.
+// buildCommit returns the commit from which this program was built and the time of that commit. It returns the values
+// that the Makefile has set, or else the values that the go command has recorded.
 func buildCommit() (id, when string) {
 	if commit != "" {
 		return commit, date

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// leastInterval is the shortest interval of --watch. A shorter interval would be useless, because a daemon needs about this time
-// to count the fetched files.
+// leastInterval is the shortest interval of --watch. A shorter interval would be useless, because a daemon needs about
+// this time to count the fetched files.
 const leastInterval = 100 * time.Millisecond
 
 // interval is the value of a flag for a number of seconds.
@@ -52,9 +52,9 @@ func (i *interval) Set(text string) error {
 	return nil
 }
 
-// take uses the first argument that is a number as the value of the flag, and returns the other arguments. It is needed because
-// the value of --watch is optional: pflag parses "--watch 5" as a flag and a directory. An argument that is the path of an
-// existing file is not used as a number.
+// take uses the first argument that is a number as the value of the flag, and returns the other arguments. It is needed
+// because the value of --watch is optional: pflag parses "--watch 5" as a flag and a directory. An argument that is the
+// path of an existing file is not used as a number.
 func (i *interval) take(args []string) []string {
 	for n, arg := range args {
 		if *i == 0 {
@@ -67,14 +67,16 @@ func (i *interval) take(args []string) []string {
 	return args
 }
 
-// watcher remembers the previous status of each mount, by directory, to compute rates. The zero watcher is ready to use.
+// watcher remembers the previous status of each mount, by directory, to compute rates. The zero watcher is ready to
+// use.
 type watcher struct {
 	at     time.Time                      // time of the previous status
 	before map[string]control.MountStatus // previous status of each mount, by directory
 }
 
-// watchStatus prints the status at the interval every until ctx ends. If the named mount is missing at first, the command ends
-// with an error. Later errors are displayed and do not end the command, because a daemon may be restarting.
+// watchStatus prints the status at the interval every until ctx ends. If the named mount is missing at first, the
+// command ends with an error. Later errors are displayed and do not end the command, because a daemon may be
+// restarting.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
 	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
@@ -144,8 +146,8 @@ func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time
 	fmt.Fprintln(out)
 }
 
-// table writes a line for each mount. The rates are averages since the previous call. After a takeover, the counters start at
-// zero.
+// table writes a line for each mount. The rates are averages since the previous call. After a takeover, the counters
+// start at zero.
 func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -177,7 +179,8 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, cli.Count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, cli.Count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, cli.BytesOf),
-			cli.Count(m.Queue.Foreground)+"+"+cli.Count(m.Queue.Background), hydrated, cli.Count(m.Overlay.Changed), pending, m.State,
+			cli.Count(m.Queue.Foreground)+"+"+cli.Count(m.Queue.Background), hydrated, cli.Count(m.Overlay.Changed),
+			pending, m.State,
 			cli.OneLine(m.Dir))
 	}
 	columns.Flush()

@@ -135,14 +135,16 @@ func (c *controller) ValidateVolumeCapabilities(_ context.Context, r *csi.Valida
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
 	}
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
-		VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters()}}, nil
+			VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters()}},
+		nil
 }
 
 func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (
 	*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
-		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	} {
 		r.Capabilities = append(r.Capabilities, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
 			Rpc: &csi.ControllerServiceCapability_RPC{Type: t}}})
@@ -183,7 +185,8 @@ func checkCapability(c *csi.VolumeCapability) error {
 		return invalid("volumes are file systems, and cannot be block devices")
 	case c.GetMount() == nil:
 		return invalid("access type of the volume is missing")
-	case mode == csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, mode == csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:
+	case mode == csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:
 		return invalid("a session is mounted on one node at a time, so %s is not possible; use ReadWriteOnce, or a read-only volume", mode)
 	case mode == csi.VolumeCapability_AccessMode_UNKNOWN:
 		return invalid("access mode of the volume is missing")

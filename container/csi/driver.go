@@ -49,8 +49,8 @@ type Config struct {
 	Node string
 	// Controller makes the driver serve requests that create and delete persistent volumes.
 	Controller bool
-	// RegistrationDir is the kubelet's directory for the sockets of plugins; "": the driver is not registered. KubeletSocket is the path
-	// of Socket for the kubelet.
+	// RegistrationDir is the kubelet's directory for the sockets of plugins; "": the driver is not registered.
+	// KubeletSocket is the path of Socket for the kubelet.
 	RegistrationDir, KubeletSocket string
 	Volumes                        string // directory of the files that store the volumes
 	Via                            string // URL of the relay for volumes whose attributes name none; "": none
@@ -204,7 +204,8 @@ func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: i.Name, VendorVersion: i.Version}, nil
 }
 
-func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+func (i *identity) GetPluginCapabilities(context.Context,
+	*csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	r := &csi.GetPluginCapabilitiesResponse{}
 	if i.Controller {
 		r.Capabilities = append(r.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{

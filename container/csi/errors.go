@@ -77,7 +77,8 @@ func invalid(format string, args ...any) error {
 const slow = 500 * time.Millisecond
 
 // logged handles a request and logs it without its contents, which may contain secrets.
-func (c *Config) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *Config) logged(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	begun := time.Now()
 	reply, err := handler(ctx, req)
 	fields := []zap.Field{zap.String("call", path.Base(info.FullMethod)), zap.Duration("took", time.Since(begun))}

@@ -43,7 +43,8 @@ func problemsOf(m *control.MountStatus) (all []problem) {
 
 // NodeGetVolumeStats returns how many bytes and inodes the changes in a volume use. The total is that of the disk with
 // the state directory.
-func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+func (n *node) NodeGetVolumeStats(ctx context.Context,
+	r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumePath() == "" {
 		return nil, invalid("path of the volume is missing")
 	}
@@ -56,7 +57,8 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	if err := unix.Statfs(n.Volumes, &st); err == nil && m != nil {
 		size := st.Bsize
 		reply.Usage = []*csi.VolumeUsage{
-			{Unit: csi.VolumeUsage_BYTES, Used: m.Overlay.Bytes, Available: int64(st.Bavail) * size, Total: int64(st.Blocks) * size},
+			{Unit: csi.VolumeUsage_BYTES, Used: m.Overlay.Bytes, Available: int64(st.Bavail) * size,
+				Total: int64(st.Blocks) * size},
 			{Unit: csi.VolumeUsage_INODES, Used: m.Tree.Files, Available: bounded(st.Ffree), Total: bounded(st.Files)},
 		}
 	}
@@ -67,7 +69,8 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 // bounded returns n as an int64, at most the largest one.
 func bounded(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// Numbers of VolumeCondition, which CSI 1.13 has replaced by NodeGetVolumeHealth, and which kubelets of Kubernetes before that use.
+// Numbers of VolumeCondition, which CSI 1.13 has replaced by NodeGetVolumeHealth, and which kubelets of Kubernetes
+// before that use.
 const (
 	capabilityCondition = 4 // NodeServiceCapability.RPC.VOLUME_CONDITION
 	fieldCondition      = 2 // NodeGetVolumeStatsResponse.volume_condition
@@ -88,7 +91,8 @@ func addCondition(reply *csi.NodeGetVolumeStatsResponse, all []problem) {
 }
 
 // NodeGetVolumeHealth returns the abnormal conditions of a volume.
-func (n *node) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+func (n *node) NodeGetVolumeHealth(ctx context.Context,
+	r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	path := r.GetVolumePublishPath()
 	if path == "" {
 		path = r.GetStagingTargetPath()
@@ -105,7 +109,8 @@ func (n *node) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHeal
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: health}, nil
 }
 
-// find returns the mount of a volume, or nil if no process serves it. If path is not "", the volume must be visible there.
+// find returns the mount of a volume, or nil if no process serves it. If path is not "", the volume must be visible
+// there.
 func (n *node) find(ctx context.Context, id, path string) (*control.MountStatus, error) {
 	if id == "" {
 		return nil, invalid("id of the volume is missing")
@@ -160,7 +165,8 @@ func (n *node) mountAt(ctx context.Context, dir string) (*control.MountStatus, e
 	return served(s, dir), nil
 }
 
-func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (n *node) NodeGetCapabilities(context.Context,
+	*csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	r := &csi.NodeGetCapabilitiesResponse{}
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,

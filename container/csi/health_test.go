@@ -88,7 +88,8 @@ func TestStopDoesNotWaitForTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	go csi.NewNodeClient(conn).NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: "/v"}, grpc.WaitForReady(true))
+	go csi.NewNodeClient(conn).NodeGetVolumeStats(t.Context(),
+		&csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: "/v"}, grpc.WaitForReady(true))
 	<-asked
 	cancel()
 	select {
@@ -102,8 +103,10 @@ func TestStopDoesNotWaitForTheDaemon(t *testing.T) {
 }
 
 func TestHintsAreForClusters(t *testing.T) {
-	err := failure(&control.Error{Kind: control.CodeAuth, Verb: "mount", Object: "URL", Cause: "refused", Hint: "set ARTIFACTFS_TOKEN"})
-	if text := err.Error(); !strings.Contains(text, "mount URL: refused (check the keys token") || strings.Contains(text, "ARTIFACTFS") {
+	err := failure(&control.Error{Kind: control.CodeAuth, Verb: "mount", Object: "URL", Cause: "refused",
+		Hint: "set ARTIFACTFS_TOKEN"})
+	if text := err.Error(); !strings.Contains(text, "mount URL: refused (check the keys token") ||
+		strings.Contains(text, "ARTIFACTFS") {
 		t.Errorf("error of a login: got %q, want one that names the Secret", text)
 	}
 }

@@ -50,7 +50,8 @@ func (n *node) enter(id, kind, path string) (leave func(), err error) {
 	return n.records.enter(id)
 }
 
-func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (n *node) NodeStageVolume(ctx context.Context,
+	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if err := checkCapability(r.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
@@ -80,7 +81,8 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
-func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (n *node) NodeUnstageVolume(ctx context.Context,
+	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	leave, err := n.enter(r.GetVolumeId(), "staging", r.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
@@ -92,7 +94,8 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n *node) NodePublishVolume(ctx context.Context,
+	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if err := checkCapability(r.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
@@ -137,14 +140,16 @@ func (n *node) publishEphemeral(ctx context.Context, r *csi.NodePublishVolumeReq
 // publishPersistent makes a staged volume visible to a pod.
 func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRequest) error {
 	if r.GetStagingTargetPath() == "" {
-		return status.Error(codes.FailedPrecondition, "staging path is missing: a persistent volume is staged before it is published")
+		return status.Error(codes.FailedPrecondition,
+			"staging path is missing: a persistent volume is staged before it is published")
 	}
 	rec, err := n.records.load(ofNode, r.GetVolumeId())
 	if err != nil {
 		return err
 	}
 	if rec == nil || rec.Dir != r.GetStagingTargetPath() {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged at %s", r.GetVolumeId(), r.GetStagingTargetPath())
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged at %s", r.GetVolumeId(),
+			r.GetStagingTargetPath())
 	}
 	v, err := rec.volume(r.GetSecrets())
 	if err != nil {
@@ -154,7 +159,8 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 		return err
 	}
 	if !slices.Contains(rec.Targets, r.GetTargetPath()) {
-		single := r.GetVolumeCapability().GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		single :=
+			r.GetVolumeCapability().GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 		if single && len(rec.Targets) > 0 {
 			return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s, and its access mode permits one pod",
 				rec.ID, rec.Targets[0])
@@ -173,7 +179,8 @@ func (n *node) publishPersistent(ctx context.Context, r *csi.NodePublishVolumeRe
 	return err
 }
 
-func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (n *node) NodeUnpublishVolume(ctx context.Context,
+	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	leave, err := n.enter(r.GetVolumeId(), "target", r.GetTargetPath())
 	if err != nil {
 		return nil, err
@@ -335,7 +342,8 @@ func served(s control.Status, dir string) *control.MountStatus {
 	return nil
 }
 
-// nameOfVolume returns the name of a volume in the pod, from the path of the kubelet: .../volumes/kubernetes.io~csi/NAME/mount.
+// nameOfVolume returns the name of a volume in the pod, from the path of the kubelet:
+// .../volumes/kubernetes.io~csi/NAME/mount.
 func nameOfVolume(target string) string {
 	if filepath.Base(target) == "mount" {
 		return filepath.Base(filepath.Dir(target))

@@ -47,7 +47,8 @@ func (f *fake) Mount(_ context.Context, r control.MountRequest, _ func(control.P
 		return control.MountReply{}, f.called("second %s %s %t", r.Second, r.Dir, r.ReadOnly)
 	}
 	f.tokens = append(f.tokens, r.Token)
-	err := f.called("mount %s %s session=%s tenant=%s gid=%d group=%t ro=%t", r.Remote, r.Dir, r.Session, r.Tenant, r.GID, r.GroupWrite, r.ReadOnly)
+	err := f.called("mount %s %s session=%s tenant=%s gid=%d group=%t ro=%t", r.Remote, r.Dir, r.Session, r.Tenant, r.GID,
+		r.GroupWrite, r.ReadOnly)
 	if err == nil {
 		f.mounts = append(f.mounts, control.MountStatus{Dir: r.Dir, State: control.StateMounted, ReadOnly: r.ReadOnly,
 			Session: control.SessionStatus{Name: r.Session, SessionRemote: r.SessionOptions.Remote}})
@@ -68,7 +69,8 @@ func (f *fake) Unmount(_ context.Context, r control.UnmountRequest) (control.Unm
 	return control.UnmountReply{Dir: r.Dir}, nil
 }
 
-func (f *fake) Checkpoint(_ context.Context, r control.CheckpointRequest, _ func(control.Progress)) (control.CheckpointReply, error) {
+func (f *fake) Checkpoint(_ context.Context, r control.CheckpointRequest,
+	_ func(control.Progress)) (control.CheckpointReply, error) {
 	return control.CheckpointReply{}, f.called("checkpoint %s sync=%t", r.Dir, r.Sync)
 }
 
@@ -105,8 +107,10 @@ const target = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/work/mount"
 
 func ephemeral(attributes ...string) *csi.NodePublishVolumeRequest {
 	given := map[string]string{
-		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "box", "csi.storage.k8s.io/pod.namespace": "team",
-		"csi.storage.k8s.io/pod.uid": "u", "csi.storage.k8s.io/serviceAccount.name": "default", "remote": "https://git.example/app.git",
+		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "box",
+		"csi.storage.k8s.io/pod.namespace": "team",
+		"csi.storage.k8s.io/pod.uid":       "u", "csi.storage.k8s.io/serviceAccount.name": "default",
+		"remote": "https://git.example/app.git",
 	}
 	for i := 0; i < len(attributes); i += 2 {
 		given[attributes[i]] = attributes[i+1]
@@ -142,7 +146,8 @@ func TestEphemeralVolume(t *testing.T) {
 		}
 	}
 	publish()
-	f.want(t, "mount https://git.example/app.git "+target+" session=team-box-work tenant=team gid=2000 group=true ro=false")
+	f.want(t, "mount https://git.example/app.git "+target+
+		" session=team-box-work tenant=team gid=2000 group=true ro=false")
 	publish() // again, with the same secrets
 	f.want(t)
 	r.Secrets["token"] = "two"
@@ -169,7 +174,8 @@ func TestEphemeralVolume(t *testing.T) {
 		}
 	}
 	f.want(t, "checkpoint "+target+" sync=true", "unmount "+target+" discard=false keep=true removedir=false",
-		"unmount "+target+" discard=false keep=false removedir=true", "unmount "+target+" discard=false keep=false removedir=true")
+		"unmount "+target+" discard=false keep=false removedir=true",
+		"unmount "+target+" discard=false keep=false removedir=true")
 	if left, _ := os.ReadDir(n.Volumes); len(left) > 0 {
 		t.Errorf("records of volumes are left: %v", left)
 	}
@@ -183,8 +189,10 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 	}{
 		{nil, false, "session=team-box-work", "discard=true keep=false"}, // no session remote: into the trash
 		{nil, true, "session= ", "discard=false keep=false"},
-		{[]string{"session", "{serviceAccount}-{uid}-{node}", "sessionRemote", "https://git.example/s.git"}, false, "session=default-u-n1", "discard=false keep=true"},
-		{[]string{"sessionRemote", "https://git.example/s.git", "onDelete", "discard"}, false, "session=team-box-work", "discard=true keep=false"},
+		{[]string{"session", "{serviceAccount}-{uid}-{node}", "sessionRemote", "https://git.example/s.git"}, false,
+			"session=default-u-n1", "discard=false keep=true"},
+		{[]string{"sessionRemote", "https://git.example/s.git", "onDelete", "discard"}, false, "session=team-box-work",
+			"discard=true keep=false"},
 	} {
 		var f fake
 		n := newTestNode(t, &f)
@@ -203,7 +211,8 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 	}
 }
 
-// A mount whose daemon and descriptor store have died is mounted again before its volume is deleted, if its session is not pushed.
+// A mount whose daemon and descriptor store have died is mounted again before its volume is deleted, if its session is
+// not pushed.
 func TestDeadVolumeIsPushed(t *testing.T) {
 	var f fake
 	n := newTestNode(t, &f)
@@ -211,8 +220,10 @@ func TestDeadVolumeIsPushed(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mounts, f.calls = nil, nil
-	f.sessions = []control.SessionInfo{{Dir: target, SessionStatus: control.SessionStatus{Name: "team-box-work", Pending: 2}}}
-	if _, err := n.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "csi-1", TargetPath: target}); err != nil {
+	f.sessions = []control.SessionInfo{{Dir: target,
+		SessionStatus: control.SessionStatus{Name: "team-box-work", Pending: 2}}}
+	if _, err := n.NodeUnpublishVolume(t.Context(),
+		&csi.NodeUnpublishVolumeRequest{VolumeId: "csi-1", TargetPath: target}); err != nil {
 		t.Error(err)
 	}
 	f.want(t, "unmount "+target+" discard=false keep=false removedir=false",
@@ -227,20 +238,28 @@ func TestRefusedVolumes(t *testing.T) {
 		code   codes.Code
 		text   string
 	}{
-		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["Ref"] = "x" }, codes.InvalidArgument, `unknown attribute "Ref"`},
-		{func(r *csi.NodePublishVolumeRequest) { r.Secrets = map[string]string{"pass": "x"} }, codes.InvalidArgument, "unknown secret"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["Ref"] = "x" }, codes.InvalidArgument,
+			`unknown attribute "Ref"`},
+		{func(r *csi.NodePublishVolumeRequest) { r.Secrets = map[string]string{"pass": "x"} }, codes.InvalidArgument,
+			"unknown secret"},
 		{func(r *csi.NodePublishVolumeRequest) {
 			r.VolumeCapability = capability(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 		}, codes.InvalidArgument, "one node at a time"},
 		{func(r *csi.NodePublishVolumeRequest) {
-			r.VolumeCapability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{MountFlags: []string{"nfsvers=4"}}}
+			r.VolumeCapability.AccessType =
+				&csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{MountFlags: []string{"nfsvers=4"}}}
 		}, codes.InvalidArgument, `mount option "nfsvers=4"`},
-		{func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, "csi.storage.k8s.io/ephemeral") }, codes.FailedPrecondition, "staging"},
+		{func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, "csi.storage.k8s.io/ephemeral") },
+			codes.FailedPrecondition, "staging"},
 		// The author of a pod may not make the daemon use files of the node.
-		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["tokenFile"] = "/etc/shadow" }, codes.InvalidArgument, "tokenFile is not permitted"},
-		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "/srv/app.git" }, codes.InvalidArgument, "remote is a path"},
-		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "FILE://localhost/a.git" }, codes.InvalidArgument, "remote is a path"},
-		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["sessionRemote"] = "../x" }, codes.InvalidArgument, "sessionRemote is a path"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["tokenFile"] = "/etc/shadow" }, codes.InvalidArgument,
+			"tokenFile is not permitted"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "/srv/app.git" }, codes.InvalidArgument,
+			"remote is a path"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["remote"] = "FILE://localhost/a.git" },
+			codes.InvalidArgument, "remote is a path"},
+		{func(r *csi.NodePublishVolumeRequest) { r.VolumeContext["sessionRemote"] = "../x" }, codes.InvalidArgument,
+			"sessionRemote is a path"},
 	} {
 		var f fake
 		n, r := newTestNode(t, &f), ephemeral()
@@ -251,9 +270,11 @@ func TestRefusedVolumes(t *testing.T) {
 	}
 	var f fake
 	n := newTestNode(t, &f)
-	f.fail["mount"] = &control.Error{Verb: "mount", Object: "https://git.example/app.git", Kind: control.CodeAuth, Cause: "access refused", Hint: "set a token"}
+	f.fail["mount"] = &control.Error{Verb: "mount", Object: "https://git.example/app.git", Kind: control.CodeAuth,
+		Cause: "access refused", Hint: "set a token"}
 	_, err := n.NodePublishVolume(t.Context(), ephemeral())
-	wantCode(t, err, codes.Unauthenticated, "mount https://git.example/app.git: access refused (check the keys token and sessionToken")
+	wantCode(t, err, codes.Unauthenticated,
+		"mount https://git.example/app.git: access refused (check the keys token and sessionToken")
 	if left, _ := os.ReadDir(n.Volumes); len(left) > 0 {
 		t.Errorf("records of a volume that was not mounted: %v", left)
 	}
@@ -277,8 +298,10 @@ func TestHealth(t *testing.T) {
 	}
 	reasons := func() (all []string, condition string) {
 		t.Helper()
-		h, err := n.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "csi-1", VolumePublishPath: target})
-		s, statsErr := n.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "csi-1", VolumePath: target})
+		h, err := n.NodeGetVolumeHealth(t.Context(),
+			&csi.NodeGetVolumeHealthRequest{VolumeId: "csi-1", VolumePublishPath: target})
+		s, statsErr := n.NodeGetVolumeStats(t.Context(),
+			&csi.NodeGetVolumeStatsRequest{VolumeId: "csi-1", VolumePath: target})
 		if err := errors.Join(err, statsErr); err != nil {
 			t.Fatal(err)
 		}
@@ -305,13 +328,15 @@ func TestHealth(t *testing.T) {
 	if all, _ := reasons(); !slices.Equal(all, []string{"INACCESSIBLE NotMounted"}) {
 		t.Errorf("dead volume: got %v", all)
 	}
-	_, err := n.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "csi-1", VolumePublishPath: "/other"})
+	_, err := n.NodeGetVolumeHealth(t.Context(),
+		&csi.NodeGetVolumeHealthRequest{VolumeId: "csi-1", VolumePublishPath: "/other"})
 	wantCode(t, err, codes.NotFound, "is not at /other")
 }
 
 // Kubernetes and external-provisioner add attributes to those that users have written.
 func TestAddedAttributes(t *testing.T) {
-	attributes, names := split(map[string]string{"remote": "https://git.example/app.git", "csi.storage.k8s.io/pvc/name": "claim",
+	attributes, names := split(map[string]string{"remote": "https://git.example/app.git",
+		"csi.storage.k8s.io/pvc/name":  "claim",
 		"csi.storage.k8s.io/ephemeral": "false", "storage.kubernetes.io/csiProvisionerIdentity": "1-2-csi.artifactfs"})
 	if len(attributes) != 1 || attributes["remote"] == "" || len(names) != 1 || names["pvc"] != "claim" {
 		t.Errorf("got the attributes %v and the names %v", attributes, names)

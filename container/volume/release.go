@@ -14,7 +14,8 @@ type Daemon interface {
 	Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error)
 	Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error)
-	Checkpoint(ctx context.Context, r control.CheckpointRequest, progress func(control.Progress)) (control.CheckpointReply, error)
+	Checkpoint(ctx context.Context, r control.CheckpointRequest,
+		progress func(control.Progress)) (control.CheckpointReply, error)
 	Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error)
 	Sessions(ctx context.Context) (control.SessionsReply, error)
 }
@@ -90,7 +91,8 @@ func find(ctx context.Context, d Daemon, dir string) (control.MountStatus, bool,
 // requires that they are pushed, revive mounts the session again and returns the mount. ok is false if there is no
 // mount afterwards.
 func revive(ctx context.Context, d Daemon, dir string, v Volume) (m control.MountStatus, ok bool, err error) {
-	if _, err := d.Unmount(ctx, control.UnmountRequest{Dir: dir, Detach: true}); err != nil && !is(err, control.CodeNotMounted) {
+	if _, err := d.Unmount(ctx, control.UnmountRequest{Dir: dir, Detach: true}); err != nil &&
+		!is(err, control.CodeNotMounted) {
 		return m, false, err
 	}
 	if v.OnDelete != DeleteWaits || v.Request.ReadOnly {

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/config"
 )
 
-// OnDelete states what happens to the session of a volume when the volume is deleted, if a part of the session is not on the session
-// remote yet.
+// OnDelete states what happens to the session of a volume when the volume is deleted, if a part of the session is not
+// on the session remote yet.
 type OnDelete string
 
 const (
@@ -74,9 +74,11 @@ var attributes = map[string]attribute{
 		"resume the session even if another host holds it (default: false)"},
 	"onDelete": {choice(func(v *Volume) *OnDelete { return &v.OnDelete }, DeleteWaits, DeleteKeeps, DeleteDiscards),
 		"if the session is not pushed when the volume is deleted: wait, keep it on the node, or discard it (default: wait)"},
-	"via":      {text(func(v *Volume) *string { return &v.Request.Via }), "URL of a relay through which remote is reached"},
+	"via": {text(func(v *Volume) *string { return &v.Request.Via }),
+		"URL of a relay through which remote is reached"},
 	"readOnly": {flag(func(v *Volume) *bool { return &v.Request.ReadOnly }), "refuse writes (default: false)"},
-	"gitDir": {choice(func(v *Volume) *control.GitDir { return &v.Request.GitDir }, control.GitDirInside, control.GitDirOutside),
+	"gitDir": {choice(func(v *Volume) *control.GitDir { return &v.Request.GitDir }, control.GitDirInside,
+		control.GitDirOutside),
 		".git in the volume, or outside of it, where containers cannot use it (default: inside)"},
 	"prefetch": {choice(func(v *Volume) *control.Prefetch { return &v.Request.Prefetch },
 		control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
@@ -84,7 +86,8 @@ var attributes = map[string]attribute{
 	"history": {choice(func(v *Volume) *control.History { return &v.Request.History },
 		control.HistoryBackground, control.HistoryFull, control.HistoryNone),
 		"older commits: in the background, before the container starts, or never (default: background)"},
-	"wait": {choice(func(v *Volume) *control.Wait { return &v.Request.Wait }, control.WaitTree, control.WaitGit, control.WaitAll),
+	"wait": {choice(func(v *Volume) *control.Wait { return &v.Request.Wait }, control.WaitTree, control.WaitGit,
+		control.WaitAll),
 		"start the container when the tree is readable, when git works, or when the prefetch is complete (default: git if .git is in the " +
 			"volume, because containers do not see mounts that are made later; else tree)"},
 	"profile": {text(func(v *Volume) *string { return &v.Request.Profile }),
@@ -126,7 +129,8 @@ func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		a, ok := attributes[name]
 		if !ok {
-			return v, fmt.Errorf("unknown attribute %q; the attributes are %s", name, strings.Join(slices.Sorted(maps.Keys(attributes)), ", "))
+			return v, fmt.Errorf("unknown attribute %q; the attributes are %s", name,
+				strings.Join(slices.Sorted(maps.Keys(attributes)), ", "))
 		}
 		if err := a.set(&v, given[name]); err != nil {
 			return v, fmt.Errorf("attribute %s: %w", name, err)

@@ -11,21 +11,27 @@ import (
 
 func TestParse(t *testing.T) {
 	given := map[string]string{
-		"remote": "https://example.org/app.git", "ref": "main", "session": "{namespace}-{pod}", "sessionRemote": "https://example.org/s.git",
-		"sessionPolicy": "interval=1m", "onDelete": "keep", "prefetch": "none", "uid": "1000", "gid": "2000", "timeout": "30s",
-		"redirect": "node_modules, web/dist", "gitDir": "outside", "profile": "ci", "follow": "true", "wait": "git", "history": "none",
+		"remote": "https://example.org/app.git", "ref": "main", "session": "{namespace}-{pod}",
+		"sessionRemote": "https://example.org/s.git",
+		"sessionPolicy": "interval=1m", "onDelete": "keep", "prefetch": "none", "uid": "1000", "gid": "2000",
+		"timeout":  "30s",
+		"redirect": "node_modules, web/dist", "gitDir": "outside", "profile": "ci", "follow": "true", "wait": "git",
+		"history": "none",
 	}
-	v, err := Parse(given, map[string]string{SecretToken: "t1", SecretSessionToken: "t2"}, Names{"namespace": "team", "pod": "app-0"})
+	v, err := Parse(given, map[string]string{SecretToken: "t1", SecretSessionToken: "t2"},
+		Names{"namespace": "team", "pod": "app-0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Volume{OnDelete: DeleteKeeps, Request: control.MountRequest{
-		Remote: "https://example.org/app.git", Ref: "main", Session: "team-app-0", Redirects: []string{"node_modules", "web/dist"},
+		Remote: "https://example.org/app.git", Ref: "main", Session: "team-app-0",
+		Redirects:     []string{"node_modules", "web/dist"},
 		RedirectsOnly: true, GitDir: control.GitDirOutside, Follow: true, Passing: true,
 		SessionOptions: control.SessionOptions{Remote: "https://example.org/s.git", Policy: "interval=1m"},
 	}}
 	r := &want.Request
-	r.Prefetch, r.History, r.Wait, r.Timeout, r.Profile = control.PrefetchNone, control.HistoryNone, control.WaitGit, 30*time.Second, "ci"
+	r.Prefetch, r.History, r.Wait, r.Timeout, r.Profile = control.PrefetchNone, control.HistoryNone, control.WaitGit,
+		30*time.Second, "ci"
 	r.AllowOther, r.ExactOwner, r.IDMap, r.UID, r.GID, r.Token, r.SessionToken = true, true, true, 1000, 2000, "t1", "t2"
 	if !reflect.DeepEqual(v, want) {
 		t.Errorf("got  %+v\nwant %+v", v, want)
@@ -59,7 +65,8 @@ func TestParseRefuses(t *testing.T) {
 
 func TestHelpNamesEveryAttribute(t *testing.T) {
 	for _, line := range Help() {
-		if name, text, _ := strings.Cut(line, " "); attributes[name].help == "" || !strings.Contains(text, attributes[name].help) {
+		if name, text, _ := strings.Cut(line, " "); attributes[name].help == "" ||
+			!strings.Contains(text, attributes[name].help) {
 			t.Errorf("line %q describes no attribute", line)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package profile describes what a session is for: title, task, owner, tags, the time at which it expires, and a hold, which keeps it
-// from being deleted. A profile is part of the metadata of the session (session.Meta).
+// Package profile describes what a session is for: title, task, owner, tags, the time at which it expires, and a hold,
+// which keeps it from being deleted. A profile is part of the metadata of the session (session.Meta).
 package profile
 
 import (
@@ -24,17 +24,18 @@ const (
 
 // Profile describes what a session is for. The zero value describes nothing.
 type Profile struct {
-	Title   string    `json:"title,omitempty"`  // one line
-	Task    string    `json:"task,omitempty"`   // what the session is to achieve, as text of any length or as a URL
-	Owner   string    `json:"owner,omitempty"`  // user who is responsible for the session
-	Tags    []string  `json:"tags,omitempty"`   // sorted
-	Expires time.Time `json:"expires,omitzero"` // time after which the retention of the server closes the session; zero: never
-	Hold    *Hold     `json:"hold,omitempty"`   // hold that was placed last
-	Edited  time.Time `json:"edited,omitzero"`  // time of the last change of the fields above, except Hold
+	Title string   `json:"title,omitempty"` // one line
+	Task  string   `json:"task,omitempty"`  // what the session is to achieve, as text of any length or as a URL
+	Owner string   `json:"owner,omitempty"` // user who is responsible for the session
+	Tags  []string `json:"tags,omitempty"`  // sorted
+	// time after which the retention of the server closes the session; zero: never
+	Expires time.Time `json:"expires,omitzero"`
+	Hold    *Hold     `json:"hold,omitempty"`  // hold that was placed last
+	Edited  time.Time `json:"edited,omitzero"` // time of the last change of the fields above, except Hold
 }
 
-// Hold keeps a session from being deleted, archived and shortened until a user releases the hold. A released hold stays in the profile,
-// so that two versions of a profile can be merged.
+// Hold keeps a session from being deleted, archived and shortened until a user releases the hold. A released hold stays
+// in the profile, so that two versions of a profile can be merged.
 type Hold struct {
 	Reason     string    `json:"reason"`                // reason for people
 	By         string    `json:"by"`                    // user who placed the hold
@@ -150,7 +151,8 @@ func (p *Profile) Apply(c Change, actor string, now time.Time) error {
 	set(&p.Title, c.Title)
 	set(&p.Task, c.Task)
 	set(&p.Owner, c.Owner)
-	tags := slices.DeleteFunc(slices.Concat(p.Tags, c.AddTags), func(t string) bool { return slices.Contains(c.DelTags, t) })
+	tags := slices.DeleteFunc(slices.Concat(p.Tags, c.AddTags),
+		func(t string) bool { return slices.Contains(c.DelTags, t) })
 	slices.Sort(tags)
 	if tags = slices.Compact(tags); len(tags) > maxTags {
 		return fmt.Errorf("session would have %d tags, must have at most %d", len(tags), maxTags)
@@ -191,8 +193,8 @@ func (p *Profile) hold(reason *string, actor string, now time.Time) {
 	}
 }
 
-// Merge returns the profile of a session whose metadata was changed on two hosts: the fields that were edited last, and the hold that was
-// placed or released last.
+// Merge returns the profile of a session whose metadata was changed on two hosts: the fields that were edited last, and
+// the hold that was placed or released last.
 func Merge(a, b Profile) Profile {
 	merged := a
 	if b.Edited.After(a.Edited) {
@@ -207,5 +209,6 @@ func Merge(a, b Profile) Profile {
 
 // changed returns the time at which the hold was placed or released.
 func (h Hold) changed() time.Time {
-	return slices.MaxFunc([]time.Time{h.Since, h.Released}, func(x, y time.Time) int { return cmp.Compare(x.UnixNano(), y.UnixNano()) })
+	return slices.MaxFunc([]time.Time{h.Since, h.Released},
+		func(x, y time.Time) int { return cmp.Compare(x.UnixNano(), y.UnixNano()) })
 }

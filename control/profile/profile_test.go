@@ -15,7 +15,8 @@ func ptr[T any](v T) *T { return &v }
 
 func TestApply(t *testing.T) {
 	var p Profile
-	c := Change{Title: ptr("Fix login"), Task: ptr("two\nlines"), Owner: ptr("alice"), AddTags: []string{"b", "a", "b"}, TTL: ptr(48 * time.Hour),
+	c := Change{Title: ptr("Fix login"), Task: ptr("two\nlines"), Owner: ptr("alice"), AddTags: []string{"b", "a", "b"},
+		TTL:  ptr(48 * time.Hour),
 		Hold: ptr("audit")}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
@@ -23,8 +24,9 @@ func TestApply(t *testing.T) {
 	if err := p.Apply(c, "alice", at); err != nil {
 		t.Fatal(err)
 	}
-	want := Profile{Title: "Fix login", Task: "two\nlines", Owner: "alice", Tags: []string{"a", "b"}, Expires: at.Add(48 * time.Hour),
-		Hold: &Hold{Reason: "audit", By: "alice", Since: at}, Edited: at}
+	want := Profile{Title: "Fix login", Task: "two\nlines", Owner: "alice", Tags: []string{"a", "b"},
+		Expires: at.Add(48 * time.Hour),
+		Hold:    &Hold{Reason: "audit", By: "alice", Since: at}, Edited: at}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("profile: got %+v, want %+v", p, want)
 	}
@@ -32,31 +34,38 @@ func TestApply(t *testing.T) {
 		t.Errorf("profile %+v expires at the wrong time or has the wrong tags", p)
 	}
 	var held *OnHoldError
-	if err := p.OnHold("work"); !errors.As(err, &held) || err.Error() != "session work is on hold since 2026-03-01 by alice: audit" {
+	if err := p.OnHold("work"); !errors.As(err, &held) ||
+		err.Error() != "session work is on hold since 2026-03-01 by alice: audit" {
 		t.Errorf("hold: got %v", err)
 	}
 	before := p
 	later := at.Add(time.Hour)
-	if err := p.Apply(Change{Title: ptr(""), DelTags: []string{"a", "x"}, TTL: ptr(time.Duration(0)), Hold: ptr("")}, "bob", later); err != nil {
+	if err := p.Apply(Change{Title: ptr(""), DelTags: []string{"a", "x"}, TTL: ptr(time.Duration(0)), Hold: ptr("")},
+		"bob", later); err != nil {
 		t.Fatal(err)
 	}
-	if p.Held() || p.OnHold("work") != nil || p.Hold.ReleasedBy != "bob" || p.Title != "" || !p.Tagged("b") || p.Tagged("a") || !p.Expires.IsZero() {
+	if p.Held() || p.OnHold("work") != nil || p.Hold.ReleasedBy != "bob" || p.Title != "" || !p.Tagged("b") ||
+		p.Tagged("a") || !p.Expires.IsZero() {
 		t.Errorf("profile after the second change: got %+v", p)
 	}
 	if !before.Held() {
 		t.Error("the release has changed the version before")
 	}
 	same := p
-	if err := p.Apply(Change{DelTags: []string{"a"}, Hold: ptr("")}, "bob", later.Add(time.Hour)); err != nil || !reflect.DeepEqual(p, same) {
+	if err := p.Apply(Change{DelTags: []string{"a"}, Hold: ptr("")}, "bob", later.Add(time.Hour)); err != nil ||
+		!reflect.DeepEqual(p, same) {
 		t.Errorf("change of nothing: got %+v, %v, want %+v", p, err, same)
 	}
 }
 
 func TestChangesThatAreNotValid(t *testing.T) {
 	for name, c := range map[string]Change{
-		"lines": {Title: ptr("a\nb")}, "escape": {Owner: ptr("\x1b[31m")}, "direction": {Hold: ptr("a\u202eb")}, "long title": {Title: ptr(strings.Repeat("x", 201))},
-		"bytes": {Task: ptr("\xff")}, "long task": {Task: ptr(strings.Repeat("x", maxTask+1))}, "negative": {TTL: ptr(-time.Second)},
-		"empty tag": {AddTags: []string{""}}, "dash": {AddTags: []string{"-x"}}, "space": {DelTags: []string{"a b"}}, "comma": {AddTags: []string{"a,b"}},
+		"lines": {Title: ptr("a\nb")}, "escape": {Owner: ptr("\x1b[31m")}, "direction": {Hold: ptr("a\u202eb")},
+		"long title": {Title: ptr(strings.Repeat("x", 201))},
+		"bytes":      {Task: ptr("\xff")}, "long task": {Task: ptr(strings.Repeat("x", maxTask+1))},
+		"negative":  {TTL: ptr(-time.Second)},
+		"empty tag": {AddTags: []string{""}}, "dash": {AddTags: []string{"-x"}}, "space": {DelTags: []string{"a b"}},
+		"comma": {AddTags: []string{"a,b"}},
 	} {
 		if c.Validate() == nil {
 			t.Errorf("%s: change is valid", name)
@@ -77,7 +86,8 @@ func TestChangesThatAreNotValid(t *testing.T) {
 	}
 }
 
-// Two hosts have changed a profile: neither an edit nor a hold is lost, and a release is not undone by an older version.
+// Two hosts have changed a profile: neither an edit nor a hold is lost, and a release is not undone by an older
+// version.
 func TestMerge(t *testing.T) {
 	base := Profile{Title: "a", Edited: at}
 	edited, held := base, base

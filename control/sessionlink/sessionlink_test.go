@@ -9,7 +9,8 @@ import (
 func TestSplit(t *testing.T) {
 	for word, want := range map[string][2]string{
 		"": {"", ""}, "@": {"", "@"}, "@~2": {"", "@~2"}, "01J9ZK": {"", "01J9ZK"}, "before-rename": {"", "before-rename"},
-		"fix@01J9ZK": {"fix", "01J9ZK"}, "fix@pin": {"fix", "pin"}, "fix@": {"fix", "@"}, "fix@@": {"fix", "@"}, "fix@~3": {"fix", "@~3"},
+		"fix@01J9ZK": {"fix", "01J9ZK"}, "fix@pin": {"fix", "pin"}, "fix@": {"fix", "@"}, "fix@@": {"fix", "@"},
+		"fix@~3":  {"fix", "@~3"},
 		"fix@@~3": {"fix", "@~3"}, "@{1 hour ago}": {"", "@{1 hour ago}"}, "fix@{1 hour ago}": {"fix", "@{1 hour ago}"},
 	} {
 		if session, checkpoint := Split(word); session != want[0] || checkpoint != want[1] {
@@ -37,7 +38,9 @@ func TestParse(t *testing.T) {
 	if _, ok, err := Parse("https://git.example/work.git"); ok || err != nil {
 		t.Errorf("a URL without a fragment: got %v, %v, want neither a link nor an error", ok, err)
 	}
-	for _, word := range []string{"https://git.example/work.git#", "https://git.example/work.git#main", "https://git.example/a#session=", "https://git.example/a#session=../x", "https://git.example/a#sessions=x", "#session=x"} {
+	for _, word := range []string{"https://git.example/work.git#", "https://git.example/work.git#main",
+		"https://git.example/a#session=", "https://git.example/a#session=../x", "https://git.example/a#sessions=x",
+		"#session=x"} {
 		if _, ok, err := Parse(word); ok || err == nil || control.AsError(err).Code != control.ExitUsage {
 			t.Errorf("Parse(%q): got %v, %v, want a refusal with exit code %d", word, ok, err, control.ExitUsage)
 		}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Environment returns the environment with which a new daemon is started. The daemon lives longer than the command that starts
-// it, and serves mounts of other commands, so variables that look like secrets are left out. A mount request contains the environment
-// of its own caller.
+// Environment returns the environment with which a new daemon is started. The daemon lives longer than the command that
+// starts it, and serves mounts of other commands, so variables that look like secrets are left out. A mount request
+// contains the environment of its own caller.
 func Environment(env []string) []string {
 	var kept []string
 	var keys, values []string // names and values of the kept git settings (GIT_CONFIG_KEY_n, GIT_CONFIG_VALUE_n)
@@ -16,7 +16,8 @@ func Environment(env []string) []string {
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
 		switch {
-		case name == "GIT_CONFIG_COUNT", strings.HasPrefix(name, "GIT_CONFIG_KEY_"), strings.HasPrefix(name, "GIT_CONFIG_VALUE_"):
+		case name == "GIT_CONFIG_COUNT", strings.HasPrefix(name, "GIT_CONFIG_KEY_"),
+			strings.HasPrefix(name, "GIT_CONFIG_VALUE_"):
 			settings[name] = value
 		case name == "GIT_CONFIG_PARAMETERS" && secretSetting(value), secretName(name):
 		default:
@@ -42,7 +43,8 @@ func Environment(env []string) []string {
 // secretSetting reports whether the text of a git setting may contain a secret.
 func secretSetting(s string) bool {
 	s = strings.ToLower(s)
-	return strings.Contains(s, "extraheader") || strings.Contains(s, "credential") || strings.Contains(s, "://") && strings.Contains(s, "@")
+	return strings.Contains(s, "extraheader") || strings.Contains(s, "credential") || strings.Contains(s, "://") &&
+		strings.Contains(s, "@")
 }
 
 // secretName reports whether a variable of this name is likely to contain a secret.

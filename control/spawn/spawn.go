@@ -44,8 +44,8 @@ func End(p *os.Process, ended <-chan error) {
 	}
 }
 
-// LastLine returns the last line of the log that was written after the offset from, in bytes. If the log cannot be read or is
-// shorter than from, LastLine returns a text that refers to the log.
+// LastLine returns the last line of the log that was written after the offset from, in bytes. If the log cannot be read
+// or is shorter than from, LastLine returns a text that refers to the log.
 func LastLine(path string, from int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < from {

@@ -19,15 +19,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// gitDelay is how long Run waits, after git has ended, for processes that git has started and that still hold git's output open.
+// gitDelay is how long Run waits, after git has ended, for processes that git has started and that still hold git's
+// output open.
 const gitDelay = 5 * time.Second
 
-// Credential is a user name and secret for stock git. If the Credential is the zero value, git uses the credential helpers that
-// the user has configured.
+// Credential is a user name and secret for stock git. If the Credential is the zero value, git uses the credential
+// helpers that the user has configured.
 type Credential struct{ User, Secret string }
 
-// credentialHelper is a git credential helper that prints the login from descriptor 3, a file in memory. The login is not passed
-// in an argument or an environment variable, because other processes could read these.
+// credentialHelper is a git credential helper that prints the login from descriptor 3, a file in memory. The login is
+// not passed in an argument or an environment variable, because other processes could read these.
 const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
 
 // ContactError is the failure of a git command that contacts a remote.
@@ -39,8 +40,8 @@ func (e ContactError) Error() string { return e.Err.Error() }
 // Unwrap returns the failure of the command.
 func (e ContactError) Unwrap() error { return e.Err }
 
-// contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output. The failure of git is a
-// ContactError.
+// contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output. The
+// failure of git is a ContactError.
 func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	out, err := r.loggedIn(ctx, gitDir, args...)
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
@@ -65,8 +66,8 @@ func (r *Repo) loggedIn(ctx context.Context, gitDir string, args ...string) ([]b
 		return nil, err
 	}
 	defer f.Close()
-	// The helper is set for this scheme and host alone. If a server redirects git to another host, git does not send the login to
-	// that host.
+	// The helper is set for this scheme and host alone. If a server redirects git to another host, git does not send the
+	// login to that host.
 	key := "credential." + place + ".helper="
 	return run(ctx, gitDir, remoteAccess{r.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }
@@ -93,14 +94,14 @@ func memoryFile(text string) (*os.File, error) {
 	return f, nil
 }
 
-// Run runs stock git in the git directory gitDir and returns its output. The command must not contact a remote. An error contains
-// the last line that git has written to standard error.
+// Run runs stock git in the git directory gitDir and returns its output. The command must not contact a remote. An
+// error contains the last line that git has written to standard error.
 func Run(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	return run(ctx, gitDir, remoteAccess{}, args...)
 }
 
-// remoteAccess is the environment and the login with which stock git contacts a remote. The zero value is for commands that
-// contact no remote.
+// remoteAccess is the environment and the login with which stock git contacts a remote. The zero value is for commands
+// that contact no remote.
 type remoteAccess struct {
 	env   transport.Environment
 	login *os.File // file with the login, which becomes git's descriptor 3; nil: no login
@@ -113,8 +114,8 @@ func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) 
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}
-	// git becomes the leader of a new process session, so that it can be killed together with all processes that it has started,
-	// and so that no credential helper waits for input at a terminal.
+	// git becomes the leader of a new process session, so that it can be killed together with all processes that it has
+	// started, and so that no credential helper waits for input at a terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay
@@ -136,15 +137,15 @@ func lastLine(s string) string {
 
 // RemoteRefs are the refs of a remote as `git ls-remote` prints them.
 type RemoteRefs struct {
-	// ByName maps the full name of each ref to its id. For an annotated tag, the name with the suffix "^{}" has the id of the
-	// commit to which the tag points.
+	// ByName maps the full name of each ref to its id. For an annotated tag, the name with the suffix "^{}" has the id of
+	// the commit to which the tag points.
 	ByName map[string]object.ID
 	Head   string        // full name of the branch to which the remote's HEAD points; "" if it is not known
 	Format object.Format // object format of the ids
 }
 
-// ListRemote lists the refs of the remote with `git ls-remote`, which supports every protocol of git. The repository need not
-// exist.
+// ListRemote lists the refs of the remote with `git ls-remote`, which supports every protocol of git. The repository
+// need not exist.
 func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	out, err := r.contact(ctx, r.dir, "ls-remote", "--symref", r.url)
 	if err != nil {
@@ -168,11 +169,12 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	return refs, nil
 }
 
-// FetchCommit fetches a commit and its files, without history, and tags of the commit. want is a ref or the id of the commit. Plain
-// file servers cannot leave out history, so FetchCommit fetches the whole history from such a server.
+// FetchCommit fetches a commit and its files, without history, and tags of the commit. want is a ref or the id of the
+// commit. Plain file servers cannot leave out history, so FetchCommit fetches the whole history from such a server.
 func (r *Repo) FetchCommit(ctx context.Context, want string, tags ...string) error {
 	wants := append([]string{r.url, want}, tags...)
-	_, err := r.contact(ctx, r.Path(), append([]string{"fetch", "-q", "--no-tags", "--no-filter", "--depth=1"}, wants...)...)
+	_, err := r.contact(ctx, r.Path(), append([]string{"fetch", "-q", "--no-tags", "--no-filter", "--depth=1"},
+		wants...)...)
 	// The protocols of plain file servers do not support --depth, so the fetch is repeated without it.
 	if err != nil && ctx.Err() == nil {
 		_, err = r.contact(ctx, r.Path(), append([]string{"fetch", "-q", "--no-tags", "--no-filter"}, wants...)...)
@@ -180,8 +182,8 @@ func (r *Repo) FetchCommit(ctx context.Context, want string, tags ...string) err
 	return err
 }
 
-// FetchHistory fetches the missing history of all branches and tags with stock git, and sets the refs of the repository. git
-// sends the commits on this host as haves. If filter is true, the remote leaves out all blobs.
+// FetchHistory fetches the missing history of all branches and tags with stock git, and sets the refs of the
+// repository. git sends the commits on this host as haves. If filter is true, the remote leaves out all blobs.
 func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
 	args := []string{"fetch", "-q", "--prune", "--force"}
 	if filter {

@@ -22,12 +22,14 @@ func TestPeek(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteString("[remote \"origin\"]\n\turl = " + `"https://127.0.0.1/a \"b\" \\ c.git"` + "\n"); err != nil {
+	if _, err := f.WriteString("[remote \"origin\"]\n\turl = " + `"https://127.0.0.1/a \"b\" \\ c.git"` +
+		"\n"); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
 	i, ok := Peek(dir)
-	if !ok || i.URL != url || i.Format != object.SHA256 || i.Objects != filepath.Join(git, "objects") || i.Sizes != filepath.Join(dir, "sizes") {
+	if !ok || i.URL != url || i.Format != object.SHA256 || i.Objects != filepath.Join(git, "objects") ||
+		i.Sizes != filepath.Join(dir, "sizes") {
 		t.Errorf("Peek = %+v, %v", i, ok)
 	}
 }

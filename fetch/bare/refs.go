@@ -22,8 +22,8 @@ const lockPoll = 200 * time.Millisecond
 // refsFile returns the path of git's file packed-refs. The file exists only after the history was completed.
 func (r *Repo) refsFile() string { return filepath.Join(r.Path(), "packed-refs") }
 
-// Complete reports whether the whole history has been fetched at least once. It checks whether the file packed-refs exists, which
-// is written after the history was fetched.
+// Complete reports whether the whole history has been fetched at least once. It checks whether the file packed-refs
+// exists, which is written after the history was fetched.
 func (r *Repo) Complete() bool {
 	_, err := os.Stat(r.refsFile())
 	return err == nil
@@ -32,8 +32,8 @@ func (r *Repo) Complete() bool {
 // maxHaves is the maximum number of haves (ids of commits that the remote need not send) in one request.
 const maxHaves = 64
 
-// CompleteTips returns at most maxHaves commits whose whole history is in the repository. These are the commits to which the
-// remote's branches pointed when the history was last completed.
+// CompleteTips returns at most maxHaves commits whose whole history is in the repository. These are the commits to
+// which the remote's branches pointed when the history was last completed.
 func (r *Repo) CompleteTips() []object.ID {
 	content, err := os.ReadFile(r.refsFile())
 	if err != nil {
@@ -49,8 +49,8 @@ func (r *Repo) CompleteTips() []object.ID {
 	return ids
 }
 
-// LockHistory acquires the lock under which history is fetched and refs are written. If another process holds this lock, perhaps
-// for a long time, LockHistory waits. If ctx ends first, LockHistory returns the error of ctx.
+// LockHistory acquires the lock under which history is fetched and refs are written. If another process holds this
+// lock, perhaps for a long time, LockHistory waits. If ctx ends first, LockHistory returns the error of ctx.
 func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(filepath.Join(r.dir, "history.lock"))
@@ -65,8 +65,8 @@ func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// WriteRefs replaces the refs of the repository by those in list. If head is not "", WriteRefs also makes HEAD point to the
-// branch with this name. Afterwards, Complete returns true. The caller holds the lock of LockHistory.
+// WriteRefs replaces the refs of the repository by those in list. If head is not "", WriteRefs also makes HEAD point to
+// the branch with this name. Afterwards, Complete returns true. The caller holds the lock of LockHistory.
 func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
 	if err := disk.WriteFile(r.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)
@@ -95,8 +95,8 @@ func (r *Repo) Changed() time.Time {
 // listedFile returns the path of the file of WriteListed, which has the format of packed-refs.
 func (r *Repo) listedFile() string { return filepath.Join(r.dir, "listed") }
 
-// WriteListed records refs of the remote that mounts show although the history is not complete. The repository itself does not get these
-// refs.
+// WriteListed records refs of the remote that mounts show although the history is not complete. The repository itself
+// does not get these refs.
 func (r *Repo) WriteListed(list []packedrefs.Ref) error {
 	if err := disk.WriteFileUnsynced(r.listedFile(), packedrefs.Encode(nil, list), 0o600); err != nil {
 		return fmt.Errorf("record refs: %w", err)
@@ -128,8 +128,8 @@ func readRefs(path string) []packedrefs.Ref {
 	return list
 }
 
-// MoveRef sets one ref to the commit tip, whose history is in the repository, and does not change the other refs. It returns all
-// refs. The caller holds the lock of LockHistory.
+// MoveRef sets one ref to the commit tip, whose history is in the repository, and does not change the other refs. It
+// returns all refs. The caller holds the lock of LockHistory.
 func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
 	text, err := os.ReadFile(r.refsFile())
 	if err != nil {
@@ -144,8 +144,8 @@ func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
 	return list, r.WriteRefs("", list)
 }
 
-// Head returns the full name of the branch to which HEAD points; "" if HEAD does not point to a branch. Until WriteRefs was
-// called, this is the default branch of `git init`.
+// Head returns the full name of the branch to which HEAD points; "" if HEAD does not point to a branch. Until WriteRefs
+// was called, this is the default branch of `git init`.
 func (r *Repo) Head() string {
 	text, err := os.ReadFile(filepath.Join(r.Path(), "HEAD"))
 	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")

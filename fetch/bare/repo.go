@@ -1,12 +1,12 @@
 // Package bare maintains the bare git repository in which a store keeps its commits, trees and refs.
 //
-// A store's directory contains the repository (in the subdirectory git) and the file boundary, which lists the commits whose
-// parents were not fetched. Stock git reads the repository. Stock git also fetches into the repository, if package transport does
-// not support the remote, or if a complete history has to be updated. A Repo creates the repository, maintains its files other
-// than objects, and runs git in it. Package odb reads and writes the objects.
+// A store's directory contains the repository (in the subdirectory git) and the file boundary, which lists the commits
+// whose parents were not fetched. Stock git reads the repository. Stock git also fetches into the repository, if
+// package transport does not support the remote, or if a complete history has to be updated. A Repo creates the
+// repository, maintains its files other than objects, and runs git in it. Package odb reads and writes the objects.
 //
-// Several processes may use one repository. A process that changes the boundary holds a file lock, and a process that fetches
-// history or writes refs holds the lock of Repo.LockHistory.
+// Several processes may use one repository. A process that changes the boundary holds a file lock, and a process that
+// fetches history or writes refs holds the lock of Repo.LockHistory.
 package bare
 
 import (
@@ -32,8 +32,9 @@ type Config struct {
 	Env        transport.Environment // environment of stock git when it contacts the remote
 }
 
-// Repo is the bare git repository of one store. All of its state is in files, and its methods may be called from any goroutine.
-// The repository does not exist until Prepare was called; until then, the methods that read from it return empty results.
+// Repo is the bare git repository of one store. All of its state is in files, and its methods may be called from any
+// goroutine. The repository does not exist until Prepare was called; until then, the methods that read from it return
+// empty results.
 type Repo struct {
 	dir        string // the store's directory
 	url        string
@@ -55,8 +56,8 @@ func (r *Repo) Objects() string { return filepath.Join(r.Path(), "objects") }
 // Format returns the object format of the repository, and false if the repository does not exist.
 func (r *Repo) Format() (object.Format, bool) { return formatOf(r.Path()) }
 
-// Prepare creates the repository if it does not exist. If it exists, Prepare returns an error if its object format is not f.
-// partial is true if the remote can supply missing objects on demand.
+// Prepare creates the repository if it does not exist. If it exists, Prepare returns an error if its object format is
+// not f. partial is true if the remote can supply missing objects on demand.
 func (r *Repo) Prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := r.Format(); ok {
 		if have != f {
@@ -79,15 +80,16 @@ func (r *Repo) Partial() bool {
 	return err == nil && strings.Contains(string(config), partialConfig)
 }
 
-// create runs git init in a temporary directory and then renames the directory, because two processes may create the repository
-// at the same time.
+// create runs git init in a temporary directory and then renames the directory, because two processes may create the
+// repository at the same time.
 func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error {
 	tmp, err := os.MkdirTemp(r.dir, "git-*.tmp")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// With an empty template, git does not copy the hooks and exclude files that are configured as a template on this host.
+	// With an empty template, git does not copy the hooks and exclude files that are configured as a template on this
+	// host.
 	if _, err := Run(ctx, tmp, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
@@ -103,8 +105,8 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 		return err
 	}
 	err = os.Rename(tmp, r.Path())
-	// Another process has created an equivalent repository in the meantime, so the new repository in the temporary directory is
-	// dropped.
+	// Another process has created an equivalent repository in the meantime, so the new repository in the temporary
+	// directory is dropped.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -137,9 +139,9 @@ const storeConfig = `[remote "origin"]
 	unpackLimit = 1
 `
 
-// partialConfig marks the repository as a partial clone, so that git's own commands expect blobs to be missing. It must not be
-// set for remotes from which stock git fetches. With the protocols of plain file servers, git would start another git process for
-// every missing object, and this process would start the next one, without end.
+// partialConfig marks the repository as a partial clone, so that git's own commands expect blobs to be missing. It must
+// not be set for remotes from which stock git fetches. With the protocols of plain file servers, git would start
+// another git process for every missing object, and this process would start the next one, without end.
 const partialConfig = `[remote "origin"]
 	promisor = true
 	partialclonefilter = blob:none

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxBlobs is the number of missing blobs that a Survey remembers, about 20 MB. If more are missing, each Update walks through the
-	// whole tree.
+	// maxBlobs is the number of missing blobs that a Survey remembers, about 20 MB. If more are missing, each Update walks
+	// through the whole tree.
 	maxBlobs = 1 << 19
 	// recount is the age at which a count of everything is repeated, because contents may have been evicted.
 	recount = 30 * time.Second
@@ -24,7 +24,8 @@ type Tree interface {
 	Shown() object.ID
 	// LocalTree returns the entries of a tree, and false if the tree is not on this host.
 	LocalTree(id object.ID) ([]object.TreeEntry, bool)
-	// BlobState returns the size of a blob (-1: unknown), whether it is fetched, and whether it was requested or waits to be requested.
+	// BlobState returns the size of a blob (-1: unknown), whether it is fetched, and whether it was requested or waits to
+	// be requested.
 	BlobState(id object.ID) (size int64, fetched, pending bool)
 }
 
@@ -43,7 +44,8 @@ type blob struct {
 	sized   bool
 }
 
-// Survey counts the files and requests of a tree by directory. Note may be called from any goroutine, the other methods from one.
+// Survey counts the files and requests of a tree by directory. Note may be called from any goroutine, the other methods
+// from one.
 type Survey struct {
 	tree    Tree
 	shown   object.ID // tree that was counted
@@ -228,8 +230,9 @@ func (s *Survey) Map(r MapRequest, c Counters) Map {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	m := Map{Seconds: now.Sub(s.since).Seconds(), Requests: c.Requests - s.before.Requests, Waited: c.Waited - s.before.Waited,
-		Reads: c.Reads - s.before.Reads, ReadBytes: s.bytes, Known: !s.counted.IsZero()}
+	m := Map{Seconds: now.Sub(s.since).Seconds(), Requests: c.Requests - s.before.Requests,
+		Waited: c.Waited - s.before.Waited,
+		Reads:  c.Reads - s.before.Reads, ReadBytes: s.bytes, Known: !s.counted.IsZero()}
 	m.Hits = max(0, m.Reads-m.Waited)
 	s.since, s.before, s.bytes = now, c, 0
 	sel := selection{dirs: s.dirs, totals: s.totals(), bytes: r.Bytes}

@@ -170,12 +170,14 @@ func TestSurveyOfUnknownSizes(t *testing.T) {
 	}
 	f.blob(t, "b/3").fetched = true
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 || m.Tree.FetchedBytes != 0 {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 ||
+		m.Tree.FetchedBytes != 0 {
 		t.Errorf("map with a file of unknown size: %+v", m.Tree)
 	}
 	f.blob(t, "b/3").size = 1000
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 1030 || m.Tree.FetchedBytes != 1000 || m.Tree.Dirs[0].Name != "b" {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 1030 || m.Tree.FetchedBytes != 1000 ||
+		m.Tree.Dirs[0].Name != "b" {
 		t.Errorf("map with the size: %+v", m.Tree)
 	}
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// maxUnfiltered is the maximum size in bytes of the file of Filters that is read; it has 65 bytes for each file of the mount.
+// maxUnfiltered is the maximum size in bytes of the file of Filters that is read; it has 65 bytes for each file of the
+// mount.
 const maxUnfiltered = 1 << 30
 
 // Filters runs the filter drivers of one mount. It also records the files that a driver did not convert: such a file
@@ -45,7 +46,8 @@ type Filters struct {
 // and path is the path of the record. In a takeover, the Filters of the predecessor are continued. Otherwise, same
 // reports whether the results of earlier mounts are still valid: the settings are those of the last mount, and that
 // mount had no unconverted files.
-func Open(p *filter.Programs, session, digest, path string, takeOver bool, log *zap.Logger) (f *Filters, same bool, err error) {
+func Open(p *filter.Programs, session, digest, path string, takeOver bool,
+	log *zap.Logger) (f *Filters, same bool, err error) {
 	text, err := disk.ReadRegular(path, maxUnfiltered)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, fmt.Errorf("read list of files that the filter did not convert: %w", err)
@@ -73,8 +75,8 @@ func parseUnfiltered(lines string) map[object.ID]bool {
 	return all
 }
 
-// Begin writes the record for this mount, or continues that of the predecessor. The caller has made the mount forget the sizes that are
-// not valid any more.
+// Begin writes the record for this mount, or continues that of the predecessor. The caller has made the mount forget
+// the sizes that are not valid any more.
 func (f *Filters) Begin() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A takeover continues the record of unconverted files; another mount keeps sizes only if the settings are the same and every file
-// was converted.
+// A takeover continues the record of unconverted files; another mount keeps sizes only if the settings are the same and
+// every file was converted.
 func TestFiltersRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "unfiltered")
 	open := func(digest string, takeOver bool) (*Filters, bool) {

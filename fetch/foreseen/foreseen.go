@@ -1,5 +1,6 @@
-// Package foreseen prefetches the files of a read profile. It looks the paths up in a tree, queues the wants in the order of the profile,
-// and finds the neighbours of a file for which a reader waits while the prefetch runs. The caller supplies trees and the queue (Source).
+// Package foreseen prefetches the files of a read profile. It looks the paths up in a tree, queues the wants in the
+// order of the profile, and finds the neighbours of a file for which a reader waits while the prefetch runs. The caller
+// supplies trees and the queue (Source).
 package foreseen
 
 import (
@@ -40,8 +41,8 @@ type Source struct {
 	Tree func() object.ID // returns the tree that the mount shows
 	// Entries returns the entries of a tree. It waits for a missing tree.
 	Entries func(ctx context.Context, tree object.ID) ([]object.TreeEntry, error)
-	// Walk calls visit for the files of the shown tree, in the order of the tree, until visit returns false. WalkFrom does the same for
-	// the files that follow path.
+	// Walk calls visit for the files of the shown tree, in the order of the tree, until visit returns false. WalkFrom does
+	// the same for the files that follow path.
 	Walk     func(ctx context.Context, visit func(File) bool) error
 	WalkFrom func(ctx context.Context, path string, visit func(File) bool) error
 	Missing  func(id object.ID) bool // reports whether a blob is not on this host
@@ -61,8 +62,8 @@ type Prefetcher struct {
 // New returns a Prefetcher.
 func New(s Source) *Prefetcher { return &Prefetcher{source: s} }
 
-// list contains the files of a read profile, as far as they were found in the tree. A reader that has to wait for one of them will
-// probably read the following ones next, so these are its neighbours, and not the files of its directory.
+// list contains the files of a read profile, as far as they were found in the tree. A reader that has to wait for one
+// of them will probably read the following ones next, so these are its neighbours, and not the files of its directory.
 type list struct {
 	whole bool // whether the whole tree will be read
 
@@ -101,10 +102,11 @@ func (p *Prefetcher) CountFiles(ctx context.Context, limit int) (n int, err erro
 	return n, err
 }
 
-// Run prefetches the files of a read profile that the shown tree has, in the order of the profile, and returns when all of them are on
-// this host or the pipeline has given them up. It stops early when budget bytes have arrived (0 means no limit) or ctx ends. It returns
-// the part of the budget that is left, which is not positive if the budget is spent. While Run runs, a reader that waits for a file of
-// the profile requests the following files of the profile with it (see After).
+// Run prefetches the files of a read profile that the shown tree has, in the order of the profile, and returns when all
+// of them are on this host or the pipeline has given them up. It stops early when budget bytes have arrived (0 means no
+// limit) or ctx ends. It returns the part of the budget that is left, which is not positive if the budget is spent.
+// While Run runs, a reader that waits for a file of the profile requests the following files of the profile with it
+// (see After).
 func (p *Prefetcher) Run(ctx context.Context, profile readprofile.Profile, budget int64) (left int64, err error) {
 	if profile.IsZero() || p.source.Tree().IsZero() {
 		return budget, nil
@@ -139,8 +141,8 @@ func (p *Prefetcher) Run(ctx context.Context, profile readprofile.Profile, budge
 	return budget - (p.source.BytesIn() - start), q.err
 }
 
-// Lacks reports whether contents of the first paths of a read profile, or trees that contain them, are missing. It waits for at most
-// lacksTime.
+// Lacks reports whether contents of the first paths of a read profile, or trees that contain them, are missing. It
+// waits for at most lacksTime.
 func (p *Prefetcher) Lacks(ctx context.Context, profile readprofile.Profile) bool {
 	ctx, cancel := context.WithTimeout(ctx, lacksTime)
 	defer cancel()
@@ -154,8 +156,8 @@ func (p *Prefetcher) Lacks(ctx context.Context, profile readprofile.Profile) boo
 	return false
 }
 
-// queue queues the wants of a profile in parts. The first part is small, so that its request is sent before the rest of the profile was
-// looked up.
+// queue queues the wants of a profile in parts. The first part is small, so that its request is sent before the rest of
+// the profile was looked up.
 type queue struct {
 	source Source
 	list   *list
@@ -176,8 +178,8 @@ func (q *queue) add(ctx context.Context, f File) bool {
 	return q.flush(ctx)
 }
 
-// flush queues the wants of the part that was collected, and waits until the queue has room for the next part. It returns false if no
-// more wants are to be queued.
+// flush queues the wants of the part that was collected, and waits until the queue has room for the next part. It
+// returns false if no more wants are to be queued.
 func (q *queue) flush(ctx context.Context) bool {
 	if q.err != nil || q.spent() {
 		return false
@@ -195,9 +197,10 @@ func (q *queue) flush(ctx context.Context) bool {
 	return q.err == nil && !q.spent()
 }
 
-// After returns the neighbours of a file for which a reader waits, if the read profile that is being prefetched contains the file: the
-// missing files that follow in the profile. The reader waits for requests that are in flight as long as a crawler does, because the
-// contents arrive in about the order in which they are read. The result ok is false if the profile does not contain the file.
+// After returns the neighbours of a file for which a reader waits, if the read profile that is being prefetched
+// contains the file: the missing files that follow in the profile. The reader waits for requests that are in flight as
+// long as a crawler does, because the contents arrive in about the order in which they are read. The result ok is false
+// if the profile does not contain the file.
 func (p *Prefetcher) After(ctx context.Context, id object.ID, path string) (c pipeline.Neighbours, ok bool) {
 	l := p.current.Load()
 	if l == nil {

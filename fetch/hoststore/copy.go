@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// Fetch answers a request for a commit, without its file contents, as the remote would: with a pack of the commit, depth-1 generations of
-// its parents, and their trees. Each object is hashed when it is read. It returns odb.ErrNotFound if the host lacks the commit or one of
-// the trees.
+// Fetch answers a request for a commit, without its file contents, as the remote would: with a pack of the commit,
+// depth-1 generations of its parents, and their trees. Each object is hashed when it is read. It returns
+// odb.ErrNotFound if the host lacks the commit or one of the trees.
 func (s *Store) Fetch(ctx context.Context, commit object.ID, depth int) (*transport.FetchResponse, error) {
 	p := s.open()
 	if p == nil || commit.Format() != p.format {
@@ -108,11 +108,12 @@ func (c *closure) add(id object.ID, want object.Type, limit int64) ([]byte, erro
 	if t != want {
 		return nil, fmt.Errorf("object %s is a %s, want a %s", id, t, want)
 	}
-	c.objects = append(c.objects, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
-		// The contents are read again, so that a large tree need not be in memory as a whole.
-		_, content, err := c.from.Get(id, limit)
-		return io.NopCloser(bytes.NewReader(content)), err
-	}})
+	c.objects = append(c.objects, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)),
+		Open: func() (io.ReadCloser, error) {
+			// The contents are read again, so that a large tree need not be in memory as a whole.
+			_, content, err := c.from.Get(id, limit)
+			return io.NopCloser(bytes.NewReader(content)), err
+		}})
 	return content, nil
 }
 

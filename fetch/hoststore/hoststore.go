@@ -44,7 +44,8 @@ type Host struct {
 	closed bool
 }
 
-// Open returns the host whose state directory is dir. Files are opened when they are first needed. The caller must call Close.
+// Open returns the host whose state directory is dir. Files are opened when they are first needed. The caller must call
+// Close.
 func Open(dir string) *Host { return &Host{dir: dir} }
 
 // Close closes the cache of contents. The stores must be closed before.
@@ -74,7 +75,8 @@ func (h *Host) Store(name string) *Store {
 	return &Store{host: h, dir: filepath.Join(h.dir, "stores", name)}
 }
 
-// Store is the store of one remote on the host, with the host's cache of contents. The methods may be called from any goroutine.
+// Store is the store of one remote on the host, with the host's cache of contents. The methods may be called from any
+// goroutine.
 type Store struct {
 	host *Host
 	dir  string // the store's directory
@@ -176,8 +178,8 @@ func isMissing(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Content returns the contents of a blob from the host's cache, and false if the cache does not have contents with this hash. The
-// caller must release them.
+// Content returns the contents of a blob from the host's cache, and false if the cache does not have contents with this
+// hash. The caller must release them.
 func (s *Store) Content(id object.ID) (*cache.Content, bool) {
 	if s == nil {
 		return nil, false
@@ -229,8 +231,8 @@ func (s *Store) Size(id object.ID) (int64, bool) {
 	return s.ContentSize(id)
 }
 
-// Get returns the type and the verified contents of an object in the packs of the host. If the contents are larger than limit bytes, the
-// error is odb.ErrTooLarge.
+// Get returns the type and the verified contents of an object in the packs of the host. If the contents are larger than
+// limit bytes, the error is odb.ErrTooLarge.
 func (s *Store) Get(id object.ID, limit int64) (object.Type, []byte, error) {
 	p := s.open()
 	if p == nil {

@@ -35,7 +35,8 @@ type daemon struct {
 	blobs *cache.Blobs
 }
 
-// open opens a store of url in the state directory dir. The store reads from the state directory host, unless host is "".
+// open opens a store of url in the state directory dir. The store reads from the state directory host, unless host is
+// "".
 func open(t *testing.T, dir, url, host string) daemon {
 	t.Helper()
 	remote, err := transport.Open(url, transport.Options{Log: zap.NewNop(), Patience: 2 * time.Second})
@@ -58,7 +59,8 @@ func open(t *testing.T, dir, url, host string) daemon {
 		t.Cleanup(func() { h.Close() })
 		shared = h.Store(storeName)
 	}
-	s, err := fetch.Open(fetch.Config{Dir: filepath.Join(dir, "stores", storeName), Remote: remote, Blobs: blobs, Memory: memory,
+	s, err := fetch.Open(fetch.Config{Dir: filepath.Join(dir, "stores", storeName), Remote: remote, Blobs: blobs,
+		Memory:   memory,
 		Deadline: 5 * time.Second, Host: shared, Log: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +81,8 @@ func files() map[string]gittest.File {
 	return all
 }
 
-// serve returns a server with the repository r.git, which has a history of several commits, a branch and an annotated tag.
+// serve returns a server with the repository r.git, which has a history of several commits, a branch and an annotated
+// tag.
 func serve(t *testing.T) *gittest.Server {
 	t.Helper()
 	root := t.TempDir()
@@ -175,7 +178,8 @@ func readAll(t *testing.T, d daemon, snap *fetch.Snapshot) {
 	}
 }
 
-// A guest whose host has fetched everything asks the remote for refs alone, and git finds the whole history in its store.
+// A guest whose host has fetched everything asks the remote for refs alone, and git finds the whole history in its
+// store.
 func TestGuestAsksForRefsAlone(t *testing.T) {
 	server := serve(t)
 	host := open(t, t.TempDir(), server.URL("r.git"), "")
@@ -197,10 +201,12 @@ func TestGuestAsksForRefsAlone(t *testing.T) {
 	if st := guest.Stats(); st.Blobs != 0 || len(st.Notices) > 0 || st.History != fetch.Complete {
 		t.Errorf("statistics of the guest: got %d blobs, notices %v, history %s", st.Blobs, st.Notices, st.History)
 	}
-	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--objects", "--missing=allow-any", "--all"); err != nil || len(out) == 0 {
+	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--objects", "--missing=allow-any",
+		"--all"); err != nil || len(out) == 0 {
 		t.Errorf("git rev-list in the guest: %v", err)
 	}
-	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--count", "refs/heads/main"); err != nil || strings.TrimSpace(out) != "7" {
+	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--count",
+		"refs/heads/main"); err != nil || strings.TrimSpace(out) != "7" {
 		t.Errorf("commits in the guest: got %q, %v, want 7", out, err)
 	}
 	if len(guest.Boundary()) > 0 {
@@ -293,7 +299,8 @@ func TestHostChangesMeanwhile(t *testing.T) {
 			if _, err := host.blobs.Collect(0); err != nil {
 				t.Error(err)
 			}
-			if _, err := host.Join(t.Context(), odb.JoinOptions{Above: 2, Keep: 1, Crowd: 100, Reader: func(int) bool { return true }}); err != nil {
+			if _, err := host.Join(t.Context(), odb.JoinOptions{Above: 2, Keep: 1, Crowd: 100,
+				Reader: func(int) bool { return true }}); err != nil {
 				t.Error(err)
 			}
 			if err := v.Prefetch(t.Context(), fetch.PrefetchAll, 0); err != nil {
@@ -370,7 +377,8 @@ func TestDamageOnTheHost(t *testing.T) {
 	if st := guest.Stats(); st.History != fetch.Complete {
 		t.Errorf("history of the guest: got %s", st.History)
 	}
-	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--count", "refs/heads/main"); err != nil || strings.TrimSpace(out) != "7" {
+	if out, err := gittest.Git(context.Background(), guest.GitDir(), "rev-list", "--count",
+		"refs/heads/main"); err != nil || strings.TrimSpace(out) != "7" {
 		t.Errorf("commits in the guest: got %q, %v, want 7", out, err)
 	}
 }

@@ -16,7 +16,8 @@ const (
 	batchesAhead = 2         // number of batches that wait to be stored
 )
 
-// Intake is a queue of verified objects that are to be stored, in their order. Its methods may be called by one goroutine, the decoder's.
+// Intake is a queue of verified objects that are to be stored, in their order. Its methods may be called by one
+// goroutine, the decoder's.
 type Intake struct {
 	store func([]odb.Object) error
 	next  []odb.Object // objects that no batch contains yet
@@ -29,8 +30,8 @@ type Intake struct {
 	stored *sync.Cond // signals that a batch was stored
 }
 
-// New returns an Intake that calls the function store with batches of objects, one batch after the other. After an error of store, it
-// is not called again, and the files of further objects are removed. The caller must call Close.
+// New returns an Intake that calls the function store with batches of objects, one batch after the other. After an
+// error of store, it is not called again, and the files of further objects are removed. The caller must call Close.
 func New(store func([]odb.Object) error) *Intake {
 	q := &Intake{store: store, full: make(chan []odb.Object, batchesAhead)}
 	q.stored = sync.NewCond(&q.mu)

@@ -8,10 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// Claim assigns blobs to the caller, which then sends the requests for them itself. It returns the blobs of ids that are not in
-// flight as batches of at most size wants. The caller must send each batch and then call Complete. others are the states of the
-// blobs that other requests are fetching or that are refused. The caller waits until the channels that their method Done returns
-// are closed.
+// Claim assigns blobs to the caller, which then sends the requests for them itself. It returns the blobs of ids that
+// are not in flight as batches of at most size wants. The caller must send each batch and then call Complete. others
+// are the states of the blobs that other requests are fetching or that are refused. The caller waits until the channels
+// that their method Done returns are closed.
 func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pending) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -21,8 +21,8 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 		if f == nil && p.table.bulk.covers(id) {
 			f = p.table.enqueue(prioritize.Want{ID: id, Class: prioritize.Waiting})
 		}
-		// The caller, which acts for git, now waits for the answer to this in-flight request. Therefore the reading of the answer
-		// must not be paused for the benefit of readers.
+		// The caller, which acts for git, now waits for the answer to this in-flight request. Therefore the reading of the
+		// answer must not be paused for the benefit of readers.
 		if f != nil && f.inBatch != nil {
 			f.inBatch.urgent.Add(1)
 			others = append(others, f)
@@ -48,7 +48,8 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 	return mine, others
 }
 
-// Release allows another Claim of the blobs in the list late. It is called because the requests for these blobs take too long.
+// Release allows another Claim of the blobs in the list late. It is called because the requests for these blobs take
+// too long.
 func (p *Pipeline) Release(late []*Pending) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -59,9 +60,10 @@ func (p *Pipeline) Release(late []*Pending) {
 	}
 }
 
-// Complete ends a batch that Claim returned; err is the result of the request for it. A blob that did not arrive is queued if a
-// reader or a prefetch also needs the blob. After an invalid answer, the blobs are requested again in smaller parts. mixed is
-// true if the batch may contain objects other than blobs. Such a batch cannot be requested in parts, so its objects are refused.
+// Complete ends a batch that Claim returned; err is the result of the request for it. A blob that did not arrive is
+// queued if a reader or a prefetch also needs the blob. After an invalid answer, the blobs are requested again in
+// smaller parts. mixed is true if the batch may contain objects other than blobs. Such a batch cannot be requested in
+// parts, so its objects are refused.
 func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -96,7 +98,8 @@ func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.shared.wake.Broadcast()
 }
 
-// closedChannel is a closed channel. It is used as the channel Pending.done of a want that is refused without a request.
+// closedChannel is a closed channel. It is used as the channel Pending.done of a want that is refused without a
+// request.
 var closedChannel = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)

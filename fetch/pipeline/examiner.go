@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// An answer is invalid if it contains a broken pack, an object over the size limit, or an object for which the disk has no room.
-// The cause is one of the objects that were requested. To find this object, the batch is divided: its halves are requested one
-// after the other, then the halves of an invalid half, and so on, until the object is alone. Then the object is refused, which
-// means that reads of it fail at once with the cause. The object is requested again up to refusedTries times: first after the
-// duration refusedFirst, then each time after twice the previous duration.
+// An answer is invalid if it contains a broken pack, an object over the size limit, or an object for which the disk has
+// no room. The cause is one of the objects that were requested. To find this object, the batch is divided: its halves
+// are requested one after the other, then the halves of an invalid half, and so on, until the object is alone. Then the
+// object is refused, which means that reads of it fail at once with the cause. The object is requested again up to
+// refusedTries times: first after the duration refusedFirst, then each time after twice the previous duration.
 const (
 	singleTries  = 2 // number of requests for a single object before it is refused
 	refusedFirst = time.Second
@@ -29,23 +29,24 @@ type part struct {
 	tries int // number of requests so far, if the part is a single object
 }
 
-// examiner searches for the objects that made answers invalid, and requests refused blobs again at the time Refusal.Next.
-// shared.mu protects parts and examining.
+// examiner searches for the objects that made answers invalid, and requests refused blobs again at the time
+// Refusal.Next. shared.mu protects parts and examining.
 type examiner struct {
 	shared   *shared
 	table    *table
 	health   *Health
 	refusals *Refusals
 	send     func(ctx context.Context, b *Batch) error // sends a batch and reports each blob that arrives to the pipeline
-	retryOf  func(w prioritize.Want) func()            // Pipeline.RetryOf, which returns a function that requests a want again
-	log      *zap.Logger
+	// Pipeline.RetryOf, which returns a function that requests a want again
+	retryOf func(w prioritize.Want) func()
+	log     *zap.Logger
 
 	parts     []part // parts that examine requests, one after the other
 	examining bool   // true while the goroutine examine runs
 }
 
-// bisect schedules requests for the given wants in smaller parts, because the answer to their batch was invalid with the error
-// err. It starts the goroutine examine unless this goroutine is running. The caller holds shared.mu.
+// bisect schedules requests for the given wants in smaller parts, because the answer to their batch was invalid with
+// the error err. It starts the goroutine examine unless this goroutine is running. The caller holds shared.mu.
 func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	if len(wants) == 0 {
 		return
@@ -57,9 +58,10 @@ func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	}
 }
 
-// split divides the part in the parameter of, because the answer to its request was invalid with the error err, and adds the
-// halves to the list of parts. If readers wait for some of the objects, these objects form the first half. A part that is a
-// single object is requested again; after singleTries requests it is refused. The caller holds shared.mu.
+// split divides the part in the parameter of, because the answer to its request was invalid with the error err, and
+// adds the halves to the list of parts. If readers wait for some of the objects, these objects form the first half. A
+// part that is a single object is requested again; after singleTries requests it is refused. The caller holds
+// shared.mu.
 func (e *examiner) split(of part, err error) {
 	if len(of.wants) == 1 {
 		w := of.wants[0]
@@ -72,8 +74,8 @@ func (e *examiner) split(of part, err error) {
 	}
 	var waited, rest []prioritize.Want
 	for _, w := range of.wants {
-		// Wants for which readers wait are separated from the others, so that an invalid object among the others does not delay
-		// the readers.
+		// Wants for which readers wait are separated from the others, so that an invalid object among the others does not
+		// delay the readers.
 		if f := e.table.pending[w.ID]; f != nil && f.waiters > 0 {
 			waited = append(waited, w)
 		} else {
@@ -87,8 +89,8 @@ func (e *examiner) split(of part, err error) {
 	e.parts = append([]part{{wants: e.table.hold(waited)}}, append(e.parts, part{wants: e.table.hold(rest)})...)
 }
 
-// refuse records that the object of want w is refused because of err, and ends the wait of its readers with the refusal. The
-// caller holds shared.mu.
+// refuse records that the object of want w is refused because of err, and ends the wait of its readers with the
+// refusal. The caller holds shared.mu.
 func (e *examiner) refuse(w prioritize.Want, err error) {
 	r := e.refusals.byID[w.ID]
 	if r == nil {
@@ -96,7 +98,8 @@ func (e *examiner) refuse(w prioritize.Want, err error) {
 	}
 	r.recordFailure(err, e.refusals.firstRetry)
 	e.refusals.byID[w.ID] = r
-	e.log.Warn("reject answer of the remote", zap.Stringer("object", w.ID), zap.String("path", w.Path), zap.Time("again", r.Next),
+	e.log.Warn("reject answer of the remote", zap.Stringer("object", w.ID), zap.String("path", w.Path),
+		zap.Time("again", r.Next),
 		zap.Error(err))
 	if f := e.table.pending[w.ID]; f != nil {
 		f.inBatch = nil
@@ -104,8 +107,8 @@ func (e *examiner) refuse(w prioritize.Want, err error) {
 	}
 }
 
-// examine requests the parts one after the other, and each refused object at its time Refusal.Next, until no parts and no refused
-// objects are left to request. It runs in a separate goroutine.
+// examine requests the parts one after the other, and each refused object at its time Refusal.Next, until no parts and
+// no refused objects are left to request. It runs in a separate goroutine.
 func (e *examiner) examine() {
 	ctx, cancel := e.shared.context()
 	defer cancel()
@@ -143,9 +146,9 @@ func (e *examiner) examine() {
 	}
 }
 
-// nextSuspect returns the next batch that examine is to request, and in tries the number of earlier requests for the same
-// objects. If b is nil and until is not zero, examine must wait until the time until. If b is nil and until is zero,
-// nothing is left to request, and examine must end.
+// nextSuspect returns the next batch that examine is to request, and in tries the number of earlier requests for the
+// same objects. If b is nil and until is not zero, examine must wait until the time until. If b is nil and until is
+// zero, nothing is left to request, and examine must end.
 func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	e.shared.mu.Lock()
 	defer e.shared.mu.Unlock()
@@ -212,15 +215,16 @@ func (e *examiner) examined(b *Batch, tries int, err error) bool {
 			if invalid {
 				left = append(left, w)
 			} else {
-				e.table.queue.Push(w) // a sender requests the want again, because senders handle failures other than invalid answers
+				// a sender requests the want again, because senders handle failures other than invalid answers
+				e.table.queue.Push(w)
 			}
 		case r == nil:
 		case invalid:
 			e.refuse(w, err)
 		case IsUnreachable(err):
 			r.Next = time.Now().Add(refusedFirst)
-		// The answer for a refused object was valid: the remote has sent the object, or has reported that it lacks the object.
-		// The remote was probably repaired, so all other refused objects are tried again.
+		// The answer for a refused object was valid: the remote has sent the object, or has reported that it lacks the
+		// object. The remote was probably repaired, so all other refused objects are tried again.
 		default:
 			e.refusals.forgive(object.ID{})
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 )
 
-// While requests to the remote fail, one request is repeated at intervals, so that the pipeline notices the end of the failure
-// even if no process reads. The interval doubles each time. Its maximum is maxRetry; while a reader waits, the maximum is
-// maxReaderProbe.
+// While requests to the remote fail, one request is repeated at intervals, so that the pipeline notices the end of the
+// failure even if no process reads. The interval doubles each time. Its maximum is maxRetry; while a reader waits, the
+// maximum is maxReaderProbe.
 const (
 	firstProbe     = 100 * time.Millisecond
 	maxReaderProbe = time.Second
@@ -20,12 +20,12 @@ const (
 	maxRetry       = 8 * time.Second
 )
 
-// Health is the state of the remote according to the requests of a pipeline: whether the remote is reachable, and when to try
-// again if it is not. Callers that send requests themselves report the results with the methods of Health. shared.mu protects the
-// fields.
+// Health is the state of the remote according to the requests of a pipeline: whether the remote is reachable, and when
+// to try again if it is not. Callers that send requests themselves report the results with the methods of Health.
+// shared.mu protects the fields.
 //
-// While the remote is unreachable, all requests wait except one, which is sent as a probe. When a probe is answered, all waiting
-// requests are sent.
+// While the remote is unreachable, all requests wait except one, which is sent as a probe. When a probe is answered,
+// all waiting requests are sent.
 type Health struct {
 	shared    *shared
 	table     *table
@@ -39,8 +39,8 @@ type Health struct {
 	failures       int64         // number of failed requests
 }
 
-// outage describes the last failure since the last successful request, and when to try again. A successful request resets the
-// outage to the zero value.
+// outage describes the last failure since the last successful request, and when to try again. A successful request
+// resets the outage to the zero value.
 type outage struct {
 	err   error
 	at    time.Time
@@ -55,20 +55,23 @@ type outage struct {
 	changed     chan struct{} // closed when the waiting requests should check again; nil if no request waits
 }
 
-// AnswerError is an error that occurred after the remote had begun to answer: while the answer was read, verified or stored.
+// AnswerError is an error that occurred after the remote had begun to answer: while the answer was read, verified or
+// stored.
 type AnswerError struct{ Err error }
 
 func (e AnswerError) Error() string { return e.Err.Error() }
 func (e AnswerError) Unwrap() error { return e.Err }
 
-// SessionRemoteError is an error of a request to a session remote. It does not mean that the store's own remote is unreachable.
+// SessionRemoteError is an error of a request to a session remote. It does not mean that the store's own remote is
+// unreachable.
 type SessionRemoteError struct{ Err error }
 
 func (e SessionRemoteError) Error() string { return e.Err.Error() }
 func (e SessionRemoteError) Unwrap() error { return e.Err }
 
-// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed. The causes of
-// such errors are connections that are refused, reset or lost, requests that stall, and the HTTP status codes 5xx and 429.
+// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed. The
+// causes of such errors are connections that are refused, reset or lost, requests that stall, and the HTTP status codes
+// 5xx and 429.
 func IsUnreachable(err error) bool {
 	var limited transport.RateLimited
 	var certificate *tls.CertificateVerificationError
@@ -77,8 +80,8 @@ func IsUnreachable(err error) bool {
 		(errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || errors.As(err, &limited))
 }
 
-// Failure returns the error err of the last failure and the time at which it occurred. If no request has failed since the last
-// successful request, err is nil.
+// Failure returns the error err of the last failure and the time at which it occurred. If no request has failed since
+// the last successful request, err is nil.
 func (h *Health) Failure() (at time.Time, err error) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -92,8 +95,8 @@ func (h *Health) Failures() int64 {
 	return h.failures
 }
 
-// ReportFailure records that a request to the remote has failed with the error err. The function retry, which is called later in
-// the background, repeats the request.
+// ReportFailure records that a request to the remote has failed with the error err. The function retry, which is called
+// later in the background, repeats the request.
 func (h *Health) ReportFailure(err error, retry func()) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -118,8 +121,8 @@ func (h *Health) failed(err error, retry func(), probe bool) {
 			h.schedule()
 		}
 	}
-	// The remote is unreachable already, and the failed request is not the probe: it was sent earlier, or the deadline of a
-	// reader has passed. Such a failure shows nothing new about the remote.
+	// The remote is unreachable already, and the failed request is not the probe: it was sent earlier, or the deadline of
+	// a reader has passed. Such a failure shows nothing new about the remote.
 	if h.unreachable && !probe {
 		return
 	}
@@ -144,8 +147,8 @@ func (h *Health) schedule() {
 	}
 	h.next = h.at.Add(pause)
 	if h.notBefore.After(h.next) && (h.readersWaiting == 0 || time.Until(h.notBefore) <= h.deadline) {
-		// The condition excludes the case that the deadline of a waiting reader passes before the time notBefore. In that case
-		// the next request is sent earlier.
+		// The condition excludes the case that the deadline of a waiting reader passes before the time notBefore. In that
+		// case the next request is sent earlier.
 		h.next = h.notBefore
 	}
 	if h.timer != nil {
@@ -154,8 +157,8 @@ func (h *Health) schedule() {
 	h.timer = time.AfterFunc(time.Until(h.next), h.retryNow)
 }
 
-// retryNow wakes the requests that wait for the remote, one of which becomes the probe. If no request waits, it repeats the
-// request that has failed.
+// retryNow wakes the requests that wait for the remote, one of which becomes the probe. If no request waits, it repeats
+// the request that has failed.
 func (h *Health) retryNow() {
 	h.shared.mu.Lock()
 	retry, failing, unreachable := h.retry, h.err != nil && !h.shared.closed, h.unreachable
@@ -183,8 +186,8 @@ func (h *Health) wakeAll() {
 	h.shared.wake.Broadcast()
 }
 
-// addReader records that a reader begins to wait for the remote, and shortens the pause before the next probe. The caller holds
-// shared.mu, and must call removeReader when the reader stops waiting.
+// addReader records that a reader begins to wait for the remote, and shortens the pause before the next probe. The
+// caller holds shared.mu, and must call removeReader when the reader stops waiting.
 func (h *Health) addReader() {
 	h.readersWaiting++
 	if h.unreachable && !h.probing {
@@ -195,9 +198,9 @@ func (h *Health) addReader() {
 // removeReader records that a reader has stopped waiting for the remote. The caller holds shared.mu.
 func (h *Health) removeReader() { h.readersWaiting-- }
 
-// mayRequest reports whether a request may be sent now. While the remote is unreachable, one request at a time may be sent, which
-// is called the probe. If probe is true, the request is the probe, and the caller must report its result with succeeded, answered
-// or failed. The caller holds shared.mu.
+// mayRequest reports whether a request may be sent now. While the remote is unreachable, one request at a time may be
+// sent, which is called the probe. If probe is true, the request is the probe, and the caller must report its result
+// with succeeded, answered or failed. The caller holds shared.mu.
 func (h *Health) mayRequest() (may, probe bool) {
 	switch {
 	case !h.unreachable:
@@ -217,14 +220,15 @@ func (h *Health) answered() {
 	}
 }
 
-// mustWait reports whether the remote has asked for a pause (HTTP Retry-After) that has not ended, and no probe is in flight. An
-// answer that arrives during the pause belongs to a request that was sent before the pause. The caller holds shared.mu.
+// mustWait reports whether the remote has asked for a pause (HTTP Retry-After) that has not ended, and no probe is in
+// flight. An answer that arrives during the pause belongs to a request that was sent before the pause. The caller holds
+// shared.mu.
 func (h *Health) mustWait() bool {
 	return h.unreachable && !h.probing && time.Now().Before(h.notBefore)
 }
 
-// ReportAnswer records that the remote has begun to answer a request. The remote is therefore reachable, even if the answer turns
-// out to be invalid. The recorded failure remains until ReportSuccess is called.
+// ReportAnswer records that the remote has begun to answer a request. The remote is therefore reachable, even if the
+// answer turns out to be invalid. The recorded failure remains until ReportSuccess is called.
 func (h *Health) ReportAnswer() {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -252,9 +256,9 @@ func (h *Health) succeeded() {
 	h.recovered = make(chan struct{})
 }
 
-// Retry calls the function request on behalf of a reader. While the remote is unreachable, Retry calls request again and again,
-// until ctx ends or the read deadline passes. In this state, the pipeline sends one request at a time. The function retry, which
-// may be nil, is recorded with a failure and repeats the request in the background.
+// Retry calls the function request on behalf of a reader. While the remote is unreachable, Retry calls request again
+// and again, until ctx ends or the read deadline passes. In this state, the pipeline sends one request at a time. The
+// function retry, which may be nil, is recorded with a failure and repeats the request in the background.
 func (h *Health) Retry(ctx context.Context, retry func(), request func() error) error {
 	h.shared.mu.Lock()
 	h.addReader()
@@ -288,8 +292,8 @@ func (h *Health) Retry(ctx context.Context, retry func(), request func() error) 
 	}
 }
 
-// admit waits until a request may be sent. probe is true if the request is the probe, whose result the caller must report (see
-// mayRequest). The error is ErrClosed, the error of ctx, or the result of DeadlineError.
+// admit waits until a request may be sent. probe is true if the request is the probe, whose result the caller must
+// report (see mayRequest). The error is ErrClosed, the error of ctx, or the result of DeadlineError.
 func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 	for {
 		h.shared.mu.Lock()
@@ -330,8 +334,8 @@ func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 // Deadline returns how long a reader waits for contents.
 func (h *Health) Deadline() time.Duration { return h.deadline }
 
-// DeadlineError returns an error that wraps ErrDeadline, for a reader whose deadline has passed. cause is the reason why the
-// remote is unreachable, or nil if the remote is reachable.
+// DeadlineError returns an error that wraps ErrDeadline, for a reader whose deadline has passed. cause is the reason
+// why the remote is unreachable, or nil if the remote is reachable.
 func (h *Health) DeadlineError(cause error) error {
 	if cause == nil {
 		return fmt.Errorf("%w after %s", ErrDeadline, h.deadline)
@@ -339,8 +343,8 @@ func (h *Health) DeadlineError(cause error) error {
 	return fmt.Errorf("%w after %s: %w", ErrDeadline, h.deadline, cause)
 }
 
-// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it returns
-// true.
+// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it
+// returns true.
 func (h *Health) Reachable() bool {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -354,8 +358,8 @@ func (h *Health) Recovered() <-chan struct{} {
 	return h.recovered
 }
 
-// Probe calls the function request as soon as a request may be sent, and records the result as the state of the remote. If ctx
-// ends first, Probe does not call request.
+// Probe calls the function request as soon as a request may be sent, and records the result as the state of the remote.
+// If ctx ends first, Probe does not call request.
 func (h *Health) Probe(ctx context.Context, request func() error) {
 	probe, err := h.admit(ctx)
 	if err != nil {

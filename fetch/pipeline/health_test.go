@@ -34,7 +34,8 @@ func TestFailureMendsItself(t *testing.T) {
 		}
 		return transport.ErrForbidden
 	})
-	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrForbidden) {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err,
+		transport.ErrForbidden) {
 		t.Fatalf("wait: got %v", err)
 	}
 	awaitHealth(t, p, true)

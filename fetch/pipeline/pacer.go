@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// pacer determines the size of background batches, and delays these batches while readers wait. shared.mu protects the fields
-// below readers; the other fields are used without a lock.
+// pacer determines the size of background batches, and delays these batches while readers wait. shared.mu protects the
+// fields below readers; the other fields are used without a lock.
 type pacer struct {
 	shared     *shared
 	foreground atomic.Int32 // number of in-flight foreground batches
@@ -23,9 +23,10 @@ type pacer struct {
 	lastPrefetch  time.Time // time at which the last prefetch batch was sent
 }
 
-// Readers records when a reader of any store of the process last began to wait. All stores share the network connection of this
-// host, so prefetches of each store are delayed for the readers of all stores. Readers records when a wait begins, not how long
-// it lasts, because a reader that waits for a hanging remote must not delay the prefetches of all other stores.
+// Readers records when a reader of any store of the process last began to wait. All stores share the network connection
+// of this host, so prefetches of each store are delayed for the readers of all stores. Readers records when a wait
+// begins, not how long it lasts, because a reader that waits for a hanging remote must not delay the prefetches of all
+// other stores.
 type Readers struct{ last atomic.Int64 } // time in nanoseconds since 1970
 
 // active reports whether a reader of any store has begun to wait within the time activeTime before now.
@@ -57,8 +58,8 @@ func (c *pacer) noteReader() {
 	c.readers.last.Store(now)
 }
 
-// mayPrefetch reports whether a prefetch batch may be sent now. If mayPrefetch returns false, it wakes the senders after the time
-// activeTime, so that they check again. The caller holds shared.mu.
+// mayPrefetch reports whether a prefetch batch may be sent now. If mayPrefetch returns false, it wakes the senders
+// after the time activeTime, so that they check again. The caller holds shared.mu.
 func (c *pacer) mayPrefetch() bool {
 	now := time.Now()
 	active := c.foreground.Load() > 0 || c.readers.active(now)
@@ -69,15 +70,15 @@ func (c *pacer) mayPrefetch() bool {
 	return false
 }
 
-// pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read while b is a
-// background batch, foreground batches are in flight, and no reader waits for a blob of b. pause returns the error of ctx if ctx
-// ends.
+// pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read
+// while b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. pause returns
+// the error of ctx if ctx ends.
 func (c *pacer) pause(ctx context.Context, b *Batch) error {
 	return WaitWhile(ctx, MaxPause, func() bool { return b.background && c.foreground.Load() > 0 && b.urgent.Load() == 0 })
 }
 
-// busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a process reads
-// the whole tree.
+// busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a
+// process reads the whole tree.
 func (c *pacer) busy() bool {
 	if c.foreground.Load() > 0 || time.Since(time.Unix(0, c.lastReader.Load())) < idleTime {
 		return true
@@ -87,8 +88,8 @@ func (c *pacer) busy() bool {
 	return time.Now().Before(c.crawlingUntil)
 }
 
-// batchSize returns the maximum size, in wants, of the next background batch. best is the most urgent class in the queue. The
-// caller holds shared.mu.
+// batchSize returns the maximum size, in wants, of the next background batch. best is the most urgent class in the
+// queue. The caller holds shared.mu.
 func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 	if best == prioritize.Readahead && now.Before(c.crawlingUntil) {
 		size := c.crawlSize
@@ -123,8 +124,8 @@ func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	}
 }
 
-// WaitWhile blocks while the function cond returns true, but for at most the duration limit. If ctx has ended, WaitWhile returns
-// the error of ctx, otherwise nil.
+// WaitWhile blocks while the function cond returns true, but for at most the duration limit. If ctx has ended,
+// WaitWhile returns the error of ctx, otherwise nil.
 func WaitWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
 	for start := time.Now(); cond() && time.Since(start) < limit; {
 		select {

@@ -1,13 +1,14 @@
 // Package pipeline requests blobs from a remote on behalf of many readers and prefetches.
 //
-// A want is one blob that is to be requested. Wants that are queued at the same time are sent in one request (a batch). At most
-// one want per blob is pending. Blobs for which readers wait are requested before those that only a prefetch needs. The pipeline
-// records whether the remote is reachable and how long to back off (health), and which objects had invalid answers (refusals). It
-// does not store blobs, because Config.Send stores them.
+// A want is one blob that is to be requested. Wants that are queued at the same time are sent in one request (a batch).
+// At most one want per blob is pending. Blobs for which readers wait are requested before those that only a prefetch
+// needs. The pipeline records whether the remote is reachable and how long to back off (health), and which objects had
+// invalid answers (refusals). It does not store blobs, because Config.Send stores them.
 //
-// Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go
-// (how much is requested in the background), bulk.go (requests that name no blobs), health.go (failures of the remote), refusal.go
-// and examiner.go (invalid answers), claim.go (batches that the caller sends), shared.go (the mutex).
+// Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches),
+// pacer.go (how much is requested in the background), bulk.go (requests that name no blobs), health.go (failures of the
+// remote), refusal.go and examiner.go (invalid answers), claim.go (batches that the caller sends), shared.go (the
+// mutex).
 //
 // Lock order: a goroutine that holds shared.mu acquires no other locks, except those that Config.Cached acquires.
 package pipeline
@@ -25,15 +26,15 @@ import (
 )
 
 const (
-	// HedgeAfter is how long a reader waits for a blob that is part of an in-flight background request. After that time, the blob
-	// is requested once more, in a foreground request. HedgeCrawl is used instead for a crawler, a process that reads the whole
-	// tree, because a crawler is faster with large answers.
+	// HedgeAfter is how long a reader waits for a blob that is part of an in-flight background request. After that time,
+	// the blob is requested once more, in a foreground request. HedgeCrawl is used instead for a crawler, a process that
+	// reads the whole tree, because a crawler is faster with large answers.
 	HedgeAfter = 150 * time.Millisecond
 	HedgeCrawl = 3 * time.Second
 	// roomPoll is the interval at which AwaitRoom checks the length of the queue.
 	roomPoll = 20 * time.Millisecond
-	// maxSharedSize is the maximum size, in bytes, of contents that Wait returns in memory. Readers read larger contents from the
-	// cache.
+	// maxSharedSize is the maximum size, in bytes, of contents that Wait returns in memory. Readers read larger contents
+	// from the cache.
 	maxSharedSize = 1 << 20
 )
 
@@ -49,17 +50,17 @@ var (
 // Neighbours are wants that are queued together with the want of a reader, so that one request fetches all of them.
 type Neighbours struct {
 	Wants []prioritize.Want
-	// Patience is the time for which the reader waits for a blob that is part of a background request. After this time, the blob
-	// is requested once more. Patience is HedgeAfter or HedgeCrawl.
+	// Patience is the time for which the reader waits for a blob that is part of a background request. After this time,
+	// the blob is requested once more. Patience is HedgeAfter or HedgeCrawl.
 	Patience time.Duration
 }
 
-// Pipeline merges wants for the same blob, orders them by urgency, sends them in batches, and repeats failed requests. At most
-// one want per object is pending at any time. A Pipeline consists of the parts below, which share one mutex. Its methods may be
-// called from any goroutine.
+// Pipeline merges wants for the same blob, orders them by urgency, sends them in batches, and repeats failed requests.
+// At most one want per object is pending at any time. A Pipeline consists of the parts below, which share one mutex.
+// Its methods may be called from any goroutine.
 //
-// Config.Cached is called with shared.mu held, so shared.mu must be acquired before any lock that this function acquires. A
-// goroutine must not hold shared.mu while it waits for the network or the disk.
+// Config.Cached is called with shared.mu held, so shared.mu must be acquired before any lock that this function
+// acquires. A goroutine must not hold shared.mu while it waits for the network or the disk.
 type Pipeline struct {
 	send     func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
 	shared   *shared
@@ -72,8 +73,8 @@ type Pipeline struct {
 	bulkToken chan struct{}
 
 	waits metrics.Histogram // how long readers waited for contents
-	// requests measures how long batches took, from the request to the last object. Index 0 is for foreground batches, index 1
-	// for background batches.
+	// requests measures how long batches took, from the request to the last object. Index 0 is for foreground batches,
+	// index 1 for background batches.
 	requests [2]metrics.Histogram
 }
 
@@ -126,13 +127,14 @@ func (p *Pipeline) Health() *Health { return p.health }
 // Refusals returns the part of the pipeline that records the objects whose answers were invalid.
 func (p *Pipeline) Refusals() *Refusals { return p.refusals }
 
-// Latencies returns histograms of the time for which readers waited for contents, and of the time that foreground and background
-// requests took.
+// Latencies returns histograms of the time for which readers waited for contents, and of the time that foreground and
+// background requests took.
 func (p *Pipeline) Latencies() (waits, foreground, background *metrics.Histogram) {
 	return &p.waits, &p.requests[0], &p.requests[1]
 }
 
-// BeginForeground counts a foreground request that the caller sends itself, until the caller calls the returned function end.
+// BeginForeground counts a foreground request that the caller sends itself, until the caller calls the returned
+// function end.
 func (p *Pipeline) BeginForeground() (end func()) { return p.pacer.beginForeground() }
 
 // NoteReader records that a reader begins to wait now, or probably will at once.
@@ -141,13 +143,13 @@ func (p *Pipeline) NoteReader() { p.pacer.noteReader() }
 // StartCrawl makes readahead batches large for the time crawlTime. It is called when a process reads the whole tree.
 func (p *Pipeline) StartCrawl() { p.pacer.startCrawl() }
 
-// Pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read while b is a
-// background batch, foreground batches are in flight, and no reader waits for a blob of b. Pause returns the error of ctx if ctx
-// ends.
+// Pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read
+// while b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. Pause returns
+// the error of ctx if ctx ends.
 func (p *Pipeline) Pause(ctx context.Context, b *Batch) error { return p.pacer.pause(ctx, b) }
 
-// Busy reports whether foreground requests or a bulk request are in flight, a reader has begun to wait within the last idleTime, or a
-// process reads the whole tree.
+// Busy reports whether foreground requests or a bulk request are in flight, a reader has begun to wait within the last
+// idleTime, or a process reads the whole tree.
 func (p *Pipeline) Busy() bool {
 	p.shared.mu.Lock()
 	bulk := p.table.bulk != nil
@@ -162,8 +164,8 @@ func (p *Pipeline) Crawled() bool {
 	return p.table.bulk != nil || time.Now().Before(p.pacer.crawlingUntil)
 }
 
-// Close cancels all requests, makes all waiting calls return ErrClosed, and returns when all goroutines of the pipeline have
-// ended.
+// Close cancels all requests, makes all waiting calls return ErrClosed, and returns when all goroutines of the pipeline
+// have ended.
 func (p *Pipeline) Close() {
 	p.shared.mu.Lock()
 	if p.shared.closed {
@@ -184,11 +186,11 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// Wait waits until the contents of one blob are on this host and returns them. It queues the want w, unless w is pending already,
-// together with the wants in the parameter neighbours. Contents larger than 1 MiB are returned as nil, and the caller has to read
-// them from the cache. The returned error is or wraps one of these: ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a
-// Refusal, or the failure of the remote. If Wait returns before the blob has arrived, an in-flight request for the blob
-// continues.
+// Wait waits until the contents of one blob are on this host and returns them. It queues the want w, unless w is
+// pending already, together with the wants in the parameter neighbours. Contents larger than 1 MiB are returned as nil,
+// and the caller has to read them from the cache. The returned error is or wraps one of these: ErrNotFound,
+// ErrDeadline, ErrClosed, the error of ctx, a Refusal, or the failure of the remote. If Wait returns before the blob
+// has arrived, an in-flight request for the blob continues.
 func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neighbours) ([]byte, error) {
 	w.Class = prioritize.Waiting
 	p.NoteReader()
@@ -240,8 +242,8 @@ func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neigh
 	return nil, err
 }
 
-// await blocks until the want is finished, ctx ends, or the read deadline passes. While it waits, await calls hedge at intervals
-// of the duration patience. hedge may request the blob once more.
+// await blocks until the want is finished, ctx ends, or the read deadline passes. While it waits, await calls hedge at
+// intervals of the duration patience. hedge may request the blob once more.
 func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, patience time.Duration) error {
 	deadline := time.NewTimer(p.health.deadline)
 	defer deadline.Stop()
@@ -268,8 +270,8 @@ func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, pat
 	}
 }
 
-// hedge queues a want again if the want is part of an in-flight background batch, so that a foreground request fetches the blob
-// sooner.
+// hedge queues a want again if the want is part of an in-flight background batch, so that a foreground request fetches
+// the blob sooner.
 func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -368,8 +370,8 @@ func (p *Pipeline) Queued() (foreground, background int) {
 	return foreground, background
 }
 
-// RetryOf returns a function that callers pass to ReportFailure. The function queues w for a background request. If the contents
-// are on this host already, it calls ReportSuccess and queues nothing.
+// RetryOf returns a function that callers pass to ReportFailure. The function queues w for a background request. If the
+// contents are on this host already, it calls ReportSuccess and queues nothing.
 func (p *Pipeline) RetryOf(w prioritize.Want) func() {
 	w.Class = prioritize.Readahead
 	return func() {

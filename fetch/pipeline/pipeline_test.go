@@ -46,7 +46,8 @@ func deliver(_ context.Context, _ int, b *Batch, arrived func(object.ID, []byte)
 	return nil
 }
 
-func testPipeline(t *testing.T, answer func(context.Context, int, *Batch, func(object.ID, []byte)) error) (*Pipeline, *fakeRemote) {
+func testPipeline(t *testing.T,
+	answer func(context.Context, int, *Batch, func(object.ID, []byte)) error) (*Pipeline, *fakeRemote) {
 	t.Helper()
 	r := &fakeRemote{answer: answer}
 	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 10 * time.Second, Log: zaptest.NewLogger(t)})
@@ -109,7 +110,8 @@ func TestWaitersShareOneFlight(t *testing.T) {
 
 func TestNeighboursTravelAlong(t *testing.T) {
 	p, r := testPipeline(t, deliver)
-	if _, err := p.Wait(context.Background(), want(0), Neighbours{wants(1, 33, prioritize.Sibling), HedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(0),
+		Neighbours{wants(1, 33, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 1 || len(b[0]) != 33 || b[0][0].ID != blobID(0) {
@@ -197,7 +199,8 @@ func TestOneBadIDDoesNotFailTheOthers(t *testing.T) {
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.Wait(context.Background(), want(1), Neighbours{wants(2, 10, prioritize.Sibling), HedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(1),
+		Neighbours{wants(2, 10, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Errorf("wait for the valid blob: %v", err)
 	}
 	if _, err := p.Wait(context.Background(), want(3), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrNotFound) {
@@ -214,7 +217,8 @@ func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.Wait(context.Background(), want(1), Neighbours{wants(2, 4, prioritize.Sibling), HedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(1),
+		Neighbours{wants(2, 4, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	for i := 2; i < 4; i++ {
@@ -247,7 +251,8 @@ func TestRefusalIsNotRepeated(t *testing.T) {
 	p, r := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error {
 		return fmt.Errorf("fetch: %w", transport.ErrAuth)
 	})
-	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrAuth) {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err,
+		transport.ErrAuth) {
 		t.Errorf("wait: got %v", err)
 	}
 	if n := len(r.sent()); n != 1 {
@@ -277,9 +282,11 @@ func TestAnswerThatLeavesOutAWant(t *testing.T) {
 // While a store has readers, prefetches of other stores are delayed for a moment.
 func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
 	shared := new(Readers)
-	a := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
+	a := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute,
+		Readers: shared, Log: zaptest.NewLogger(t)})
 	defer a.Close()
-	b := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
+	b := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute,
+		Readers: shared, Log: zaptest.NewLogger(t)})
 	defer b.Close()
 	may := func() bool {
 		b.shared.mu.Lock()

@@ -50,15 +50,16 @@ type Refusals struct {
 	shared *shared
 	table  *table
 	byID   map[object.ID]*refusal
-	// token contains a value while a request whose answer may be invalid is in flight. At most one such request may be in flight,
-	// so the capacity is 1.
+	// token contains a value while a request whose answer may be invalid is in flight. At most one such request may be in
+	// flight, so the capacity is 1.
 	token      chan struct{}
 	firstRetry time.Duration // refusedFirst, or a shorter time in tests
 }
 
 // isInvalidAnswer reports whether err means that the remote has answered, but with an invalid answer.
 func isInvalidAnswer(err error) bool {
-	if err == nil || IsUnreachable(err) || IsFinal(err) || errors.Is(err, ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || IsUnreachable(err) || IsFinal(err) || errors.Is(err, ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	var cut AnswerError
@@ -89,8 +90,8 @@ func (r *refusal) recordFailure(err error, first time.Duration) {
 	}
 }
 
-// inTurn waits until no other request whose answer may be invalid is in flight, and then calls the function request. If ctx ends
-// first, inTurn returns the error of ctx.
+// inTurn waits until no other request whose answer may be invalid is in flight, and then calls the function request. If
+// ctx ends first, inTurn returns the error of ctx.
 func (rs *Refusals) inTurn(ctx context.Context, request func() error) error {
 	select {
 	case rs.token <- struct{}{}:
@@ -125,7 +126,8 @@ func (rs *Refusals) List() []Refusal {
 	return all
 }
 
-// IsRefused reports whether err is the refusal of an object. Such an error does not show that requests for other objects fail.
+// IsRefused reports whether err is the refusal of an object. Such an error does not show that requests for other
+// objects fail.
 func IsRefused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
@@ -141,9 +143,9 @@ func (rs *Refusals) Refused(id object.ID) error {
 	return nil
 }
 
-// Request calls the function request, which fetches a tree, a commit with its trees, or, if id is zero, the history. If the
-// answer is invalid, the object is refused: until the time Refusal.Next, further calls of Request return the refusal and do not
-// call request.
+// Request calls the function request, which fetches a tree, a commit with its trees, or, if id is zero, the history. If
+// the answer is invalid, the object is refused: until the time Refusal.Next, further calls of Request return the
+// refusal and do not call request.
 func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() error) error {
 	rs.shared.mu.Lock()
 	r, others := rs.refused(id), len(rs.byID) > 0
@@ -181,8 +183,8 @@ func (rs *Refusals) forgive(id object.ID) {
 // Error returns the message that readers of the object get.
 func (r Refusal) Error() string { return (&refusal{Refusal: r}).Error() }
 
-// record counts one more invalid answer for an object that may not be a blob, and returns the object's refusal. The caller holds
-// shared.mu.
+// record counts one more invalid answer for an object that may not be a blob, and returns the object's refusal. The
+// caller holds shared.mu.
 func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
 	r := rs.byID[id]
 	if r == nil {
@@ -193,8 +195,8 @@ func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
 	return r
 }
 
-// refused returns the refusal of an object. It returns nil if the object is not refused, if its contents are on this host, or if
-// the object may be requested again now. The caller holds shared.mu.
+// refused returns the refusal of an object. It returns nil if the object is not refused, if its contents are on this
+// host, or if the object may be requested again now. The caller holds shared.mu.
 func (rs *Refusals) refused(id object.ID) *refusal {
 	r := rs.byID[id]
 	if r == nil || rs.table.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {

@@ -62,7 +62,8 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 	}
 	before := len(r.sent())
 	var of *refusal
-	if _, err := p.Wait(context.Background(), want(7), Neighbours{Patience: HedgeAfter}); !errors.As(err, &of) || of.Object != bad {
+	if _, err := p.Wait(context.Background(), want(7), Neighbours{Patience: HedgeAfter}); !errors.As(err, &of) ||
+		of.Object != bad {
 		t.Errorf("wait for the bad object: got %v, want a refusal of it", err)
 	}
 	if n := len(r.sent()) - before; n > 0 {
@@ -118,9 +119,11 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 	}
 }
 
-// History whose answers cannot be used is asked for so many times, after ever longer pauses, and then no more by itself.
+// History whose answers cannot be used is asked for so many times, after ever longer pauses, and then no more by
+// itself.
 func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
-	p := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: 10 * time.Second, Log: zaptest.NewLogger(t)})
+	p := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: 10 * time.Second,
+		Log: zaptest.NewLogger(t)})
 	t.Cleanup(p.Close)
 	p.refusals.firstRetry = time.Millisecond
 	asked := 0

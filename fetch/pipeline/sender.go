@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background requests
-// never occupy all connections. The sizes of background batches grow from request to request: just after a mount, it is more
-// important that the first contents arrive soon; later, a small number of requests is more important. The time for which a reader
-// waits for a large background answer is limited (see HedgeAfter). The batches for a crawler, a process that reads the whole
-// tree, are the largest.
+// A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background
+// requests never occupy all connections. The sizes of background batches grow from request to request: just after a
+// mount, it is more important that the first contents arrive soon; later, a small number of requests is more important.
+// The time for which a reader waits for a large background answer is limited (see HedgeAfter). The batches for a
+// crawler, a process that reads the whole tree, are the largest.
 const (
 	ForegroundSenders = 3
 	backgroundSenders = 2
@@ -35,10 +35,11 @@ const (
 	activeTime       = 100 * time.Millisecond
 	prefetchInterval = 2 * time.Second
 
-	// gatherTime is how long a sender delays a foreground batch, so that wants which are queued at almost the same time share a
-	// request.
+	// gatherTime is how long a sender delays a foreground batch, so that wants which are queued at almost the same time
+	// share a request.
 	gatherTime = time.Millisecond
-	// MaxPause is the maximum time for which the reading of a background answer is paused for the benefit of foreground requests.
+	// MaxPause is the maximum time for which the reading of a background answer is paused for the benefit of foreground
+	// requests.
 	MaxPause = 2 * time.Second
 	// idleTime is the time since the last reader began to wait after which the pipeline counts as idle.
 	idleTime = time.Second
@@ -50,8 +51,8 @@ const (
 // retryPauses are the pauses before the wants of a failed batch are requested again.
 var retryPauses = backoff.Backoff{First: firstProbe, Longest: maxReaderProbe}
 
-// runSender sends batches until the pipeline is closed. Every sender prefers foreground wants: the wants of readers, and their
-// neighbours. Only background senders send the other wants.
+// runSender sends batches until the pipeline is closed. Every sender prefers foreground wants: the wants of readers,
+// and their neighbours. Only background senders send the other wants.
 func (p *Pipeline) runSender(background bool) {
 	ctx, cancel := p.shared.context()
 	defer cancel()
@@ -70,8 +71,8 @@ func (p *Pipeline) runSender(background bool) {
 	}
 }
 
-// nextBatch waits until there are wants that the sender may send, and returns them as a batch. The parameter background is true
-// if the sender is a background sender. nextBatch returns nil when the pipeline is closed.
+// nextBatch waits until there are wants that the sender may send, and returns them as a batch. The parameter background
+// is true if the sender is a background sender. nextBatch returns nil when the pipeline is closed.
 func (p *Pipeline) nextBatch(background bool) *Batch {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -108,8 +109,8 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 	}
 }
 
-// takeBackground returns the next batch for a background sender, or nil if no want has to be requested. best is the most urgent
-// class in the queue. The caller holds shared.mu.
+// takeBackground returns the next batch for a background sender, or nil if no want has to be requested. best is the
+// most urgent class in the queue. The caller holds shared.mu.
 func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	now := time.Now()
 	size := p.pacer.batchSize(best, now)
@@ -122,10 +123,10 @@ func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	return b
 }
 
-// takeProbe returns a batch that contains the most urgent want and no others. The result of this batch shows whether the
-// unreachable remote answers again. best is the most urgent class in the queue. ok is false if the queue is empty. The parameter
-// background is true if the sender is a background sender. takeProbe returns nil if no probe may be sent now. The caller holds
-// shared.mu.
+// takeProbe returns a batch that contains the most urgent want and no others. The result of this batch shows whether
+// the unreachable remote answers again. best is the most urgent class in the queue. ok is false if the queue is empty.
+// The parameter background is true if the sender is a background sender. takeProbe returns nil if no probe may be sent
+// now. The caller holds shared.mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil
@@ -143,8 +144,8 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 	return b
 }
 
-// sendBatch sends a batch and waits for its result. Afterwards each of its wants is finished, queued again, or passed to the
-// examiner.
+// sendBatch sends a batch and waits for its result. Afterwards each of its wants is finished, queued again, or passed
+// to the examiner.
 func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	start, kind := time.Now(), 0
 	if b.background {
@@ -182,7 +183,8 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 		case f.waiters == 0 && !f.prefetch:
 			p.table.finish(w.ID, f, nil, context.Canceled)
 		case isRefused:
-			f.attempts-- // the batch failed because of one object that the remote lacks, so this attempt does not count for the other wants
+			// the batch failed because of one object that the remote lacks, so this attempt does not count for the other wants
+			f.attempts--
 			p.table.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: answer does not contain the blob", w.ID, ErrNotFound)
@@ -210,9 +212,9 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	p.shared.mu.Unlock()
 }
 
-// givesUp reports whether the pipeline gives up a want after maxAttempts failures, the last of which was the error err. While the
-// Store's remote is unreachable, the pipeline gives up no wants. While a session remote is unreachable, it gives up the want if
-// no reader waits for the blob. The caller holds shared.mu.
+// givesUp reports whether the pipeline gives up a want after maxAttempts failures, the last of which was the error err.
+// While the Store's remote is unreachable, the pipeline gives up no wants. While a session remote is unreachable, it
+// gives up the want if no reader waits for the blob. The caller holds shared.mu.
 func givesUp(f *Pending, err error) bool {
 	var second SessionRemoteError
 	if errors.As(err, &second) && IsUnreachable(second.Err) {
@@ -221,15 +223,16 @@ func givesUp(f *Pending, err error) bool {
 	return !IsUnreachable(err)
 }
 
-// IsFinal reports whether a repetition of the request would fail with err again: because the remote denies access, the repository
-// does not exist, or the request was cancelled.
+// IsFinal reports whether a repetition of the request would fail with err again: because the remote denies access, the
+// repository does not exist, or the request was cancelled.
 func IsFinal(err error) bool {
-	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
+	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) ||
+		errors.Is(err, transport.ErrNotFound) ||
 		errors.Is(err, context.Canceled)
 }
 
-// Arrived finishes the want for a blob that has arrived and was verified. The caller must have stored the contents where readers
-// find them. data is nil if the contents are large.
+// Arrived finishes the want for a blob that has arrived and was verified. The caller must have stored the contents
+// where readers find them. data is nil if the contents are large.
 func (p *Pipeline) Arrived(id object.ID, data []byte) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()

@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// shared contains the fields that all parts of a Pipeline use: the mutex that protects the state of all parts, and the channel
-// that ends the pipeline. One mutex is enough, because no part holds it while it waits for the network or the disk. The common
-// mutex also makes changes of two parts atomic, such as the arrival of a blob and the end of a failure.
+// shared contains the fields that all parts of a Pipeline use: the mutex that protects the state of all parts, and the
+// channel that ends the pipeline. One mutex is enough, because no part holds it while it waits for the network or the
+// disk. The common mutex also makes changes of two parts atomic, such as the arrival of a blob and the end of a
+// failure.
 type shared struct {
 	stop chan struct{} // closed by Close
 	wg   sync.WaitGroup

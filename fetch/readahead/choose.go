@@ -3,8 +3,8 @@ package readahead
 import "github.com/artifactfs/artifactfs/git/object"
 
 const (
-	// leastWhole is the minimum number of missing blobs for which a tree is wanted as a whole. For fewer blobs, a request by id
-	// costs the server hardly more.
+	// leastWhole is the minimum number of missing blobs for which a tree is wanted as a whole. For fewer blobs, a request
+	// by id costs the server hardly more.
 	leastWhole = 256
 	// costOfID is ten times the ratio of two costs for a server: of a blob that is wanted by its id, and of a blob that
 	// is sent because its tree is wanted as a whole. Measured with upload-pack, the ratio is 1.1 to 1.9. A low value is

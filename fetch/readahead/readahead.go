@@ -30,32 +30,33 @@ const (
 	// FirstWindow is the window, in blobs, for a reader whose access pattern is not known yet.
 	FirstWindow = 32
 	growth      = 4
-	// WholeTree is the size of a window, in blobs. For a window of at least this size, the rest of the tree is requested at once.
-	// Windows reach this size after two steps, because requests of medium size are the most expensive for a server, which can
-	// send few of its stored deltas unchanged.
+	// WholeTree is the size of a window, in blobs. For a window of at least this size, the rest of the tree is requested
+	// at once. Windows reach this size after two steps, because requests of medium size are the most expensive for a
+	// server, which can send few of its stored deltas unchanged.
 	WholeTree = FirstWindow * growth * growth
 	// maxWindow is the maximum window, in blobs, for a reader that stays in one large directory.
 	maxWindow = 8192
-	// recent is the maximum time between two misses in a series of misses (see Tracker.dirs). After a longer pause, a new series
-	// begins.
+	// recent is the maximum time between two misses in a series of misses (see Tracker.dirs). After a longer pause, a new
+	// series begins.
 	recent = time.Second
-	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
+	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these
+	// blobs.
 	sampled = 32
 	// leastSwept and leastDirs are the numbers of blobs and of directories that the readers of a series must have read
 	// from to count as one program that reads everything.
 	leastSwept = 2 * FirstWindow
 	leastDirs  = 3
-	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one reader
-	// for each of its threads.
+	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one
+	// reader for each of its threads.
 	readers = 8
 )
 
-// Tracker follows the readers of one mount. The zero value is a Tracker that follows no reader yet. The methods may be called
-// from any goroutine.
+// Tracker follows the readers of one mount. The zero value is a Tracker that follows no reader yet. The methods may be
+// called from any goroutine.
 type Tracker struct {
 	mu sync.Mutex
-	// The field at contains the position of the last miss of each reader, the latest miss first. A miss is a read that had to
-	// wait for contents.
+	// The field at contains the position of the last miss of each reader, the latest miss first. A miss is a read that had
+	// to wait for contents.
 	at      []*Position
 	watched map[object.ID]*watch
 	last    time.Time // time of the last miss
@@ -65,12 +66,13 @@ type Tracker struct {
 // series is a sequence of misses. It ends when no miss follows within the duration recent.
 type series struct {
 	dirs map[string]bool // directories of the misses, with a slash at the end; "" is the root
-	// swept counts the blobs that readers have read, in windows that are not followed any more and whose reader has read nearly
-	// all watched blobs. skipped counts the other such windows.
+	// swept counts the blobs that readers have read, in windows that are not followed any more and whose reader has read
+	// nearly all watched blobs. skipped counts the other such windows.
 	swept, skipped int
 }
 
-// Position is the position of one reader in the tree. Path, Window and Scope do not change; Tracker.mu protects the other fields.
+// Position is the position of one reader in the tree. Path, Window and Scope do not change; Tracker.mu protects the
+// other fields.
 type Position struct {
 	Path    string
 	Window  int    // number of blobs to fetch from Path on
@@ -123,7 +125,8 @@ func (r *Tracker) Read(id object.ID) {
 	}
 }
 
-// look records that a reader has looked at a blob, and returns the watched blob, or nil if it is not watched. The caller holds r.mu.
+// look records that a reader has looked at a blob, and returns the watched blob, or nil if it is not watched. The
+// caller holds r.mu.
 func (r *Tracker) look(id object.ID) *watch {
 	w := r.watched[id]
 	if w != nil && !w.looked {
@@ -133,11 +136,11 @@ func (r *Tracker) look(id object.ID) *watch {
 	return w
 }
 
-// Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. The
-// parameter before is the last position of this reader, or nil if the reader is not one of the known readers. o is the order in which
-// the reader reads. If dirOnly is true, the window ends with the directory of path, because it is not known yet whether the reader
-// will continue in the next directory. If it is false and the window has at least WholeTree blobs, the directory Position.Scope is
-// to be requested.
+// Next records that a reader had to wait for path at the time now, and returns the reader's new position with its
+// window. The parameter before is the last position of this reader, or nil if the reader is not one of the known
+// readers. o is the order in which the reader reads. If dirOnly is true, the window ends with the directory of path,
+// because it is not known yet whether the reader will continue in the next directory. If it is false and the window has
+// at least WholeTree blobs, the directory Position.Scope is to be requested.
 func (r *Tracker) Next(path string, before *Position, o treewalk.Order, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +176,9 @@ func (r *Tracker) Next(path string, before *Position, o treewalk.Order, now time
 	return p, len(r.series.dirs) == 1 || !crawls
 }
 
-// Move records that the reader at the position before now waits for path, which is in flight, so that the reader is found again at
-// its next wait. Its window does not change. Move does nothing if before is nil or not one of the known readers.
+// Move records that the reader at the position before now waits for path, which is in flight, so that the reader is
+// found again at its next wait. Its window does not change. Move does nothing if before is nil or not one of the known
+// readers.
 func (r *Tracker) Move(before *Position, path string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,8 +210,8 @@ func (r *Tracker) drop(i int) {
 	r.at = slices.Delete(r.at, i, i+1)
 }
 
-// Watch selects the blobs of the window at position p that are watched: the first elements of wants, at most sampled. A crawler
-// will look at these blobs.
+// Watch selects the blobs of the window at position p that are watched: the first elements of wants, at most sampled. A
+// crawler will look at these blobs.
 func (r *Tracker) Watch(p *Position, wants []prioritize.Want) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

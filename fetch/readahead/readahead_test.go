@@ -12,7 +12,8 @@ import (
 
 var now = time.Unix(1000, 0)
 
-// miss records a reader's miss in directory i, after the last one. The window fetches ten blobs, and the reader reads some of them.
+// miss records a reader's miss in directory i, after the last one. The window fetches ten blobs, and the reader reads
+// some of them.
 func miss(r *Tracker, i int, before *Position, looksAt int) (p *Position, dirOnly bool) {
 	p, dirOnly = r.Next(fmt.Sprintf("d%d/file", i), before, treewalk.Forward, now)
 	window := make([]prioritize.Want, 10)
@@ -36,7 +37,8 @@ func TestWindowGrowsForACrawler(t *testing.T) {
 		p, _ = miss(&r, i, p, 10)
 		windows = append(windows, p.Window)
 	}
-	if got := fmt.Sprint(windows); got != fmt.Sprint([]int{FirstWindow, FirstWindow * growth, WholeTree, WholeTree * growth}) {
+	if got := fmt.Sprint(windows); got != fmt.Sprint([]int{FirstWindow, FirstWindow * growth, WholeTree,
+		WholeTree * growth}) {
 		t.Errorf("windows of a crawler: got %s", got)
 	}
 	if n := len(r.Positions()); n != 1 {
@@ -44,7 +46,8 @@ func TestWindowGrowsForACrawler(t *testing.T) {
 	}
 }
 
-// A script that reads one file in each directory, in order, also counts as reading all files, because windows fetch the others.
+// A script that reads one file in each directory, in order, also counts as reading all files, because windows fetch the
+// others.
 func TestWindowStaysForWhoDoesNotLook(t *testing.T) {
 	var r Tracker
 	var p *Position

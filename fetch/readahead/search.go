@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Searched calls Search for the process that makes the request ctx (proc.CallerKey). ok is false if the process is not known.
+// Searched calls Search for the process that makes the request ctx (proc.CallerKey). ok is false if the process is not
+// known.
 func Searched(ctx context.Context, path string) (scope string, ok bool) {
 	id, known := ctx.Value(proc.CallerKey{}).(int)
 	if !known || id <= 0 {
@@ -27,8 +28,8 @@ func Searched(ctx context.Context, path string) (scope string, ok bool) {
 	return Search(args, dir, path)
 }
 
-// Searches reports whether the process that makes the request ctx is a program that reads all files below directories (ok), and whether
-// the directory at path ("" is the root) is one of these (target).
+// Searches reports whether the process that makes the request ctx is a program that reads all files below directories
+// (ok), and whether the directory at path ("" is the root) is one of these (target).
 func Searches(ctx context.Context, path string) (target, ok bool) {
 	scope, ok := Searched(ctx, strings.TrimPrefix(path+"/*", "/"))
 	return ok && scope == path, ok
@@ -92,9 +93,11 @@ var (
 		selects:  options{"dtq", []string{"type", "max-depth", "maxdepth", "quiet", "max-filesize", "files", "pre"}},
 		globs:    options{"g", []string{"glob", "iglob"}},
 		patterns: options{"ef", []string{"regexp", "file"}},
-		values: options{"ABCEjMmrT", []string{"after-context", "before-context", "context", "context-separator", "dfa-size-limit",
+		values: options{"ABCEjMmrT", []string{"after-context", "before-context", "context", "context-separator",
+			"dfa-size-limit",
 			"encoding", "engine", "field-context-separator", "field-match-separator", "ignore-file", "max-columns", "max-count",
-			"threads", "color", "colors", "path-separator", "pre-glob", "regex-size-limit", "replace", "sort", "sortr", "type-add",
+			"threads", "color", "colors", "path-separator", "pre-glob", "regex-size-limit", "replace", "sort",
+			"sortr", "type-add",
 			"type-clear", "type-not", "hostname-bin", "hyperlink-format", "generate"}},
 	}
 	grepSyntax = syntax{
@@ -117,8 +120,8 @@ func (o options) has(option string) bool {
 	return len(option) == 1 && strings.Contains(o.letters, option) || slices.Contains(o.names, option)
 }
 
-// searched returns the files and directories in the arguments of a search program. ok is false if the program does not read nearly all
-// files below a directory.
+// searched returns the files and directories in the arguments of a search program. ok is false if the program does not
+// read nearly all files below a directory.
 func (s syntax) searched(args []string) (targets []string, ok bool) {
 	ok = len(s.recursive.names) == 0
 	pattern, selects := false, false

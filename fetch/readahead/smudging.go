@@ -2,11 +2,11 @@ package readahead
 
 import "github.com/artifactfs/artifactfs/fetch/treewalk"
 
-// Smudging is the conversion of contents by a filter such as git-lfs when a file is read. Without the code below, git-lfs would
-// download the files of a directory one by one, each when it is read. If a reader has waited smudgeAfter times for filtered
-// contents and has skipped at most smudgeSlack files each time, the next files of the directory are smudged before they are read.
-// The number of these files doubles with each wait, up to smudgeFiles files. The limit is lower
-// than that for blobs, because filtered contents are large.
+// Smudging is the conversion of contents by a filter such as git-lfs when a file is read. Without the code below,
+// git-lfs would download the files of a directory one by one, each when it is read. If a reader has waited smudgeAfter
+// times for filtered contents and has skipped at most smudgeSlack files each time, the next files of the directory are
+// smudged before they are read. The number of these files doubles with each wait, up to smudgeFiles files. The limit is
+// lower than that for blobs, because filtered contents are large.
 const (
 	smudgeAfter = 3
 	smudgeFirst = 4
@@ -23,11 +23,12 @@ type Smudging struct {
 	window int
 }
 
-// Waited records that a reader waited for the file at path. gap is the number of files between the edge (s.Edge) and path; it is
-// negative if path precedes the edge. Waited returns the number of files to smudge ahead.
+// Waited records that a reader waited for the file at path. gap is the number of files between the edge (s.Edge) and
+// path; it is negative if path precedes the edge. Waited returns the number of files to smudge ahead.
 func (s *Smudging) Waited(path string, gap int) int {
 	switch {
-	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are smudged ahead yet.
+	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are
+	// smudged ahead yet.
 	case treewalk.DirOf(path) != treewalk.DirOf(s.Edge), gap > smudgeSlack, s.waits == 0:
 		*s = Smudging{Edge: path, waits: 1}
 		return 0

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Dir is the directory with the profiles of one remote. Each profile is a file that has the name of the profile. Several processes may
-// use a Dir at the same time.
+// Dir is the directory with the profiles of one remote. Each profile is a file that has the name of the profile.
+// Several processes may use a Dir at the same time.
 type Dir struct {
 	Path string // the directory; Add creates it if it does not exist
 }
@@ -40,7 +40,8 @@ func (d Dir) Names() ([]string, error) {
 	return names, nil
 }
 
-// Read returns a profile. The error wraps fs.ErrNotExist if the profile does not exist, and ErrFormat if its file is damaged.
+// Read returns a profile. The error wraps fs.ErrNotExist if the profile does not exist, and ErrFormat if its file is
+// damaged.
 func (d Dir) Read(name string) (Profile, error) {
 	if err := ValidName(name); err != nil {
 		return Profile{}, err

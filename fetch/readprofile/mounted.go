@@ -9,7 +9,8 @@ type Selection struct {
 	// files of earlier recordings are prefetched before others, unless prefetch is "none". "" stands for "auto". "none"
 	// means that nothing is recorded and no profile is used.
 	Profile string `json:"profile,omitempty"`
-	// ShareProfile stores the profile on the session remote too, and reads it from there if this host has no profile with that name.
+	// ShareProfile stores the profile on the session remote too, and reads it from there if this host has no profile with
+	// that name.
 	ShareProfile bool `json:"share_profile,omitempty"`
 }
 
@@ -29,10 +30,11 @@ func (s Selection) Validate() error {
 
 // Usage describes the read profile of a mount, as the status of the mount shows it.
 type Usage struct {
-	Name   string `json:"name"`             // name of the profile
-	Source string `json:"source,omitempty"` // where the profile in use was read: "store" or "session-remote"; "": no profile is in use
-	Paths  int64  `json:"paths"`            // number of paths of the profile in use
-	Whole  bool   `json:"whole,omitempty"`  // the profile in use states that the whole tree is read
+	Name string `json:"name"` // name of the profile
+	// where the profile in use was read: "store" or "session-remote"; "": no profile is in use
+	Source string `json:"source,omitempty"`
+	Paths  int64  `json:"paths"`           // number of paths of the profile in use
+	Whole  bool   `json:"whole,omitempty"` // the profile in use states that the whole tree is read
 	// Recording states that the files that programs read are still being recorded.
 	Recording bool  `json:"recording"`
 	Recorded  int64 `json:"recorded"`         // number of paths that were recorded in this mount

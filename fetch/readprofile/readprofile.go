@@ -35,8 +35,8 @@ const (
 	Recordings = 8
 )
 
-// Auto is the name of the profile that a mount records and uses by default. None is not the name of a profile: it states that a mount
-// neither records nor uses a profile.
+// Auto is the name of the profile that a mount records and uses by default. None is not the name of a profile: it
+// states that a mount neither records nor uses a profile.
 const (
 	Auto = "auto"
 	None = "none"
@@ -85,10 +85,10 @@ type Recording struct {
 	Ended time.Time
 }
 
-// NewRecording returns the recording of a mount that has read these paths of a tree with the given number of files. The recording is
-// Whole if at least three quarters of the files were read, or if MaxPaths were read and they are at least half of the files: a profile
-// of a program that searches the whole tree would otherwise be as large as the tree, and of no more use. A tree with fewer than 64 files
-// is never Whole, because its recording is small.
+// NewRecording returns the recording of a mount that has read these paths of a tree with the given number of files. The
+// recording is Whole if at least three quarters of the files were read, or if MaxPaths were read and they are at least
+// half of the files: a profile of a program that searches the whole tree would otherwise be as large as the tree, and
+// of no more use. A tree with fewer than 64 files is never Whole, because its recording is small.
 func NewRecording(paths []string, files int, ended time.Time) Recording {
 	n := len(paths)
 	if files >= 64 && (4*n >= 3*files || n >= MaxPaths && 2*n >= files) {
@@ -97,9 +97,9 @@ func NewRecording(paths []string, files int, ended time.Time) Recording {
 	return Recording{Paths: paths, Ended: ended}
 }
 
-// Merge returns the profile after one more recording. The paths of the recording come first, in its order. Paths that only p contains
-// follow, in their order, unless they were missing in the last Recordings recordings. If the recording is Whole, the profile contains no
-// paths, since all of them are read in the order of the tree.
+// Merge returns the profile after one more recording. The paths of the recording come first, in its order. Paths that
+// only p contains follow, in their order, unless they were missing in the last Recordings recordings. If the recording
+// is Whole, the profile contains no paths, since all of them are read in the order of the tree.
 func (p Profile) Merge(r Recording) Profile {
 	merged := Profile{Recordings: p.Recordings + 1, Recorded: r.Ended.Truncate(time.Second)}
 	if r.Whole {
@@ -111,7 +111,8 @@ func (p Profile) Merge(r Recording) Profile {
 	}
 	seen := make(map[string]struct{}, len(r.Paths)+len(p.Paths))
 	add := func(path Path) {
-		if _, twice := seen[path.Name]; !twice && path.Missed < Recordings && len(merged.Paths) < MaxPaths && validPath(path.Name) {
+		if _, twice := seen[path.Name]; !twice && path.Missed < Recordings && len(merged.Paths) < MaxPaths &&
+			validPath(path.Name) {
 			seen[path.Name] = struct{}{}
 			merged.Paths = append(merged.Paths, path)
 		}
@@ -147,7 +148,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Encode returns the profile in the format of a file. If the profile would be larger than MaxSize, its last paths are left out.
+// Encode returns the profile in the format of a file. If the profile would be larger than MaxSize, its last paths are
+// left out.
 func (p Profile) Encode() []byte {
 	body, count, before := []byte(nil), 0, ""
 	for _, path := range p.Paths[:min(len(p.Paths), MaxPaths)] {
@@ -181,8 +183,8 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// Parse parses an encoded profile. It returns an error that wraps ErrFormat if the profile is damaged, exceeds a limit, contains a path
-// twice, or contains a path that no tree can have. The bytes may come from another machine.
+// Parse parses an encoded profile. It returns an error that wraps ErrFormat if the profile is damaged, exceeds a limit,
+// contains a path twice, or contains a path that no tree can have. The bytes may come from another machine.
 func Parse(b []byte) (Profile, error) {
 	invalid := func(reason string) (Profile, error) { return Profile{}, fmt.Errorf("%w: %s", ErrFormat, reason) }
 	const head = len(magic) + 3
@@ -250,7 +252,8 @@ func (d *decoder) number() uint64 {
 // path reads a path that shares a prefix with the path before it.
 func (d *decoder) path(before string) Path {
 	shared, length := d.number(), d.number()
-	if d.failed || shared > uint64(len(before)) || length > maxPath || shared+length > maxPath || length >= uint64(len(d.b)) {
+	if d.failed || shared > uint64(len(before)) || length > maxPath || shared+length > maxPath ||
+		length >= uint64(len(d.b)) {
 		d.failed = true
 		return Path{}
 	}

@@ -61,7 +61,8 @@ func TestReadingNearlyEverythingIsStoredWithoutPaths(t *testing.T) {
 	}{{750, 1000, true}, {749, 1000, false}, {1000, 2000, false}, {10, 10, false}} {
 		r := NewRecording(paths[:c.read], c.files, ended)
 		if r.Whole != c.whole || r.Whole != (len(r.Paths) == 0) {
-			t.Errorf("%d of %d files: recording has whole %v and %d paths, want whole %v", c.read, c.files, r.Whole, len(r.Paths), c.whole)
+			t.Errorf("%d of %d files: recording has whole %v and %d paths, want whole %v", c.read, c.files, r.Whole,
+				len(r.Paths), c.whole)
 		}
 	}
 	if many := slices.Repeat(paths, MaxPaths/len(paths)); !NewRecording(many, 2*MaxPaths, ended).Whole {
@@ -69,7 +70,8 @@ func TestReadingNearlyEverythingIsStoredWithoutPaths(t *testing.T) {
 	}
 	p := Profile{}.Merge(recording("a")).Merge(Recording{Whole: true, Ended: ended})
 	if !p.Whole || len(p.Paths) > 0 || len(p.Encode()) > 32 {
-		t.Errorf("profile of a search: whole %v, %d paths, %d bytes; want true, 0, at most 32", p.Whole, len(p.Paths), len(p.Encode()))
+		t.Errorf("profile of a search: whole %v, %d paths, %d bytes; want true, 0, at most 32", p.Whole, len(p.Paths),
+			len(p.Encode()))
 	}
 	for range Recordings {
 		if !p.Whole {
@@ -95,7 +97,8 @@ func TestParseReadsWhatEncodeWrites(t *testing.T) {
 	} {
 		got, err := Parse(p.Encode())
 		if err != nil || !reflect.DeepEqual(got, p) {
-			t.Errorf("%s: parsed profile has %d paths, error %v; want the %d encoded ones", name, len(got.Paths), err, len(p.Paths))
+			t.Errorf("%s: parsed profile has %d paths, error %v; want the %d encoded ones", name, len(got.Paths),
+				err, len(p.Paths))
 		}
 	}
 }
@@ -108,7 +111,8 @@ func TestEncodeKeepsToTheMaximumSize(t *testing.T) {
 	b := Profile{}.Merge(r).Encode()
 	p, err := Parse(b)
 	if err != nil || len(b) > MaxSize || len(p.Paths) < 4000 {
-		t.Errorf("large profile: %d bytes, %d paths, error %v; want at most %d bytes and at least 4000 paths", len(b), len(p.Paths), err, MaxSize)
+		t.Errorf("large profile: %d bytes, %d paths, error %v; want at most %d bytes and at least 4000 paths", len(b),
+			len(p.Paths), err, MaxSize)
 	}
 }
 
@@ -127,7 +131,8 @@ func TestParseRejects(t *testing.T) {
 			t.Errorf("cut after %d bytes: error %v, want ErrFormat", i, err)
 		}
 	}
-	for _, path := range []string{"", "/etc/passwd", "a/../b", "..", ".", "a//b", "a/", ".git/config", "a/.GIT/x", "a\x00b", strings.Repeat("x", maxPath+1)} {
+	for _, path := range []string{"", "/etc/passwd", "a/../b", "..", ".", "a//b", "a/", ".git/config", "a/.GIT/x",
+		"a\x00b", strings.Repeat("x", maxPath+1)} {
 		if _, err := Parse(Profile{Paths: []Path{{Name: path}}}.Encode()); !errors.Is(err, ErrFormat) {
 			t.Errorf("path %.20q: error %v, want ErrFormat", path, err)
 		}
@@ -174,7 +179,8 @@ func TestValidName(t *testing.T) {
 			t.Errorf("name %q: %v, want no error", name, err)
 		}
 	}
-	for _, name := range []string{"", "none", ".x", "-x", "a/b", "a b", "..", "a..b", "x.lock", "x.", strings.Repeat("x", 65), "ä"} {
+	for _, name := range []string{"", "none", ".x", "-x", "a/b", "a b", "..", "a..b", "x.lock", "x.",
+		strings.Repeat("x", 65), "ä"} {
 		if err := ValidName(name); !errors.Is(err, ErrName) {
 			t.Errorf("name %q: error %v, want ErrName", name, err)
 		}

@@ -17,7 +17,8 @@ type Error struct {
 	Similar []string
 }
 
-// Error returns a message that contains Ref as the user typed it. It does not mention the refs in Similar, which the caller prints.
+// Error returns a message that contains Ref as the user typed it. It does not mention the refs in Similar, which the
+// caller prints.
 func (e *Error) Error() string {
 	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
 }
@@ -33,9 +34,9 @@ type Target struct {
 // Unborn reports whether the ref names a branch that has no commit yet, such as HEAD of an empty repository.
 func (t Target) Unborn() bool { return t.Want.IsZero() }
 
-// Resolve returns the commit to which the name ref points on the remote; "" and "HEAD" stand for the remote's HEAD. It sends no
-// request if ref is a full commit id. It returns an Error if the remote has no such ref, and another error if ref is a commit
-// id of another object format than format.
+// Resolve returns the commit to which the name ref points on the remote; "" and "HEAD" stand for the remote's HEAD. It
+// sends no request if ref is a full commit id. It returns an Error if the remote has no such ref, and another error if
+// ref is a commit id of another object format than format.
 func Resolve(ctx context.Context, remote *transport.Remote, format object.Format, ref string) (Target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != format {
@@ -46,8 +47,8 @@ func Resolve(ctx context.Context, remote *transport.Remote, format object.Format
 	if ref == "" || ref == "HEAD" {
 		return resolveHead(ctx, remote)
 	}
-	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. This differs from `git
-	// rev-parse`, where the tag has precedence.
+	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. This differs from
+	// `git rev-parse`, where the tag has precedence.
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
@@ -66,8 +67,8 @@ func Resolve(ctx context.Context, remote *transport.Remote, format object.Format
 	return Target{}, &Error{ref, similar(refs.List)}
 }
 
-// resolveHead returns the commit of the remote's HEAD. If the branch to which HEAD points does not exist, as in an empty repository, it
-// returns an unborn target (see Target.Unborn) with the name of this branch.
+// resolveHead returns the commit of the remote's HEAD. If the branch to which HEAD points does not exist, as in an
+// empty repository, it returns an unborn target (see Target.Unborn) with the name of this branch.
 func resolveHead(ctx context.Context, remote *transport.Remote) (Target, error) {
 	refs, err := remote.Refs(ctx, []string{"HEAD"})
 	if err != nil {
@@ -88,8 +89,8 @@ func resolveHead(ctx context.Context, remote *transport.Remote) (Target, error) 
 	return Target{Name: name, Others: len(branches.List) > 0}, err
 }
 
-// targetOf returns the target of a ref that the remote advertised. If the ref is an annotated tag, Want is the tag itself and
-// Commit is the commit to which it points.
+// targetOf returns the target of a ref that the remote advertised. If the ref is an annotated tag, Want is the tag
+// itself and Commit is the commit to which it points.
 func targetOf(r transport.Ref) Target {
 	t := Target{Name: r.Name, Want: r.ID, Commit: r.ID}
 	if !r.Peeled.IsZero() {

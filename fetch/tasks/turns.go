@@ -11,8 +11,8 @@ type Turns[K comparable] struct {
 	running map[K]chan struct{} // tasks in progress by their keys; each channel is closed when its task ends
 }
 
-// Begin waits until no task with this key runs, and then returns. Other callers with the same key then wait until the returned function
-// done is called. If ctx ends first, Begin returns the error of ctx.
+// Begin waits until no task with this key runs, and then returns. Other callers with the same key then wait until the
+// returned function done is called. If ctx ends first, Begin returns the error of ctx.
 func (t *Turns[K]) Begin(ctx context.Context, key K) (done func(), err error) {
 	for {
 		t.mu.Lock()

@@ -1,4 +1,5 @@
-// Package treewalk visits the files of git trees: of a whole tree, of what follows a path, or of one directory, forward or backward.
+// Package treewalk visits the files of git trees: of a whole tree, of what follows a path, or of one directory, forward
+// or backward.
 package treewalk
 
 import (
@@ -46,8 +47,8 @@ func (t Local) Entries(_ context.Context, id object.ID) ([]object.TreeEntry, err
 // Walker visits the files of trees.
 type Walker struct{ Trees Trees }
 
-// Order is the order in which a walk visits the entries of each directory. Programs that keep the names of a directory on a
-// stack, such as rg, read files in the order Backward.
+// Order is the order in which a walk visits the entries of each directory. Programs that keep the names of a directory
+// on a stack, such as rg, read files in the order Backward.
 type Order bool
 
 const (
@@ -71,9 +72,9 @@ func (o Order) after(entries []object.TreeEntry, i int) []object.TreeEntry {
 	return entries[i+1:]
 }
 
-// Walk calls visit for every blob below the tree root, depth first and in the order of the entries, until visit returns false.
-// dir is the path of the tree root; the paths that visit receives begin with dir. Walk waits for missing trees. It returns false
-// if visit returned false.
+// Walk calls visit for every blob below the tree root, depth first and in the order of the entries, until visit returns
+// false. dir is the path of the tree root; the paths that visit receives begin with dir. Walk waits for missing trees.
+// It returns false if visit returned false.
 func (w Walker) Walk(ctx context.Context, root object.ID, dir string, visit func(File) bool) (bool, error) {
 	return w.walkIn(ctx, root, dir, Forward, visit)
 }
@@ -91,7 +92,8 @@ func (w Walker) walkIn(ctx context.Context, root object.ID, dir string, o Order,
 }
 
 // walkEntries calls visit for the blobs below the entries of directory dir, as walkIn does.
-func (w Walker) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, o Order, visit func(File) bool) (bool, error) {
+func (w Walker) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, o Order,
+	visit func(File) bool) (bool, error) {
 	for _, e := range o.of(entries) {
 		path := Join(dir, e.Name)
 		switch {
@@ -129,17 +131,18 @@ func (w Walker) WalkLocal(root object.ID, dir string, visit func(File)) {
 	}
 }
 
-// WalkFrom calls visit for the blobs that follow path in the order o, until visit returns false or the end of the tree is
-// reached.
+// WalkFrom calls visit for the blobs that follow path in the order o, until visit returns false or the end of the tree
+// is reached.
 func (w Walker) WalkFrom(ctx context.Context, root object.ID, path string, o Order, visit func(File) bool) error {
 	_, err := w.walkRest(ctx, root, "", path, o, visit)
 	return err
 }
 
-// walkRest calls visit for the blobs that follow the path rest in a tree. dir is the path of the tree, and rest is relative to
-// dir. If the tree has no entry whose name is the first component of rest, walkRest does not call visit. It returns false if
-// visit returned false.
-func (w Walker) walkRest(ctx context.Context, tree object.ID, dir, rest string, o Order, visit func(File) bool) (bool, error) {
+// walkRest calls visit for the blobs that follow the path rest in a tree. dir is the path of the tree, and rest is
+// relative to dir. If the tree has no entry whose name is the first component of rest, walkRest does not call visit. It
+// returns false if visit returned false.
+func (w Walker) walkRest(ctx context.Context, tree object.ID, dir, rest string, o Order,
+	visit func(File) bool) (bool, error) {
 	name, below, deeper := strings.Cut(rest, "/")
 	entries, err := w.Trees.Entries(ctx, tree)
 	if err != nil {
@@ -160,8 +163,8 @@ func (w Walker) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 	return true, nil
 }
 
-// WalkDir calls visit for the blobs that follow path, in the order o, in the directory of path, until visit returns false. It
-// visits no subdirectories.
+// WalkDir calls visit for the blobs that follow path, in the order o, in the directory of path, until visit returns
+// false. It visits no subdirectories.
 func (w Walker) WalkDir(ctx context.Context, root object.ID, path string, o Order, visit func(File) bool) error {
 	dir := DirOf(path)
 	entries, err := w.Directory(ctx, root, dir)
@@ -178,8 +181,8 @@ func (w Walker) WalkDir(ctx context.Context, root object.ID, path string, o Orde
 	return nil
 }
 
-// Directory returns the entries of the directory at path; "" is the root. It returns nil if path is not a directory of the tree.
-// It waits for missing trees.
+// Directory returns the entries of the directory at path; "" is the root. It returns nil if path is not a directory of
+// the tree. It waits for missing trees.
 func (w Walker) Directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
 	id, err := w.Find(ctx, root, path)
 	if err != nil {
@@ -188,8 +191,8 @@ func (w Walker) Directory(ctx context.Context, root object.ID, path string) ([]o
 	return w.Trees.Entries(ctx, id)
 }
 
-// Find returns the tree of the directory at path; "" is the root. It returns the zero id if path is not a directory of the tree.
-// It waits for missing trees.
+// Find returns the tree of the directory at path; "" is the root. It returns the zero id if path is not a directory of
+// the tree. It waits for missing trees.
 func (w Walker) Find(ctx context.Context, root object.ID, path string) (object.ID, error) {
 	for path != "" && !root.IsZero() {
 		entries, err := w.Trees.Entries(ctx, root)

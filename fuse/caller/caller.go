@@ -14,12 +14,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR does not state its purpose. But the process that has caused the request is blocked in a system call, which /proc
-// shows (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that may have to be
-// fetched. The functions below determine the purpose from the system call. The request waits for the size if the system call
-// cannot be read, because the thread is in a namespace that hides it, must not be traced, or uses io_uring. The request also
-// waits if another file system that is stacked on this one requests the attributes: even in a system call that seems to need no
-// size, that file system may read attributes to copy a file (overlayfs, copy up).
+// A GETATTR does not state its purpose. But the process that has caused the request is blocked in a system call, which
+// /proc shows (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that may
+// have to be fetched. The functions below determine the purpose from the system call. The request waits for the size if
+// the system call cannot be read, because the thread is in a namespace that hides it, must not be traced, or uses
+// io_uring. The request also waits if another file system that is stacked on this one requests the attributes: even in
+// a system call that seems to need no size, that file system may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
@@ -60,8 +60,9 @@ func Truncates(tid uint32) bool {
 	return ok && c.Stack >= 1<<32 && (c.Number == unix.SYS_TRUNCATE || c.Number == unix.SYS_FTRUNCATE)
 }
 
-// blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read. A thread
-// that has just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to about 50 ms.
+// blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read. A
+// thread that has just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to
+// about 50 ms.
 func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
 		c, running, ok := thread.SystemCall()
@@ -73,9 +74,9 @@ func blockedIn(thread proc.Process) (sysCall, bool) {
 	return sysCall{}, false
 }
 
-// checksPermission reports whether the kernel requests the attributes to check permissions, and not for another file system
-// that is stacked on this one. The kernel stack of the thread shows this, but only root may read the stack. If the stack
-// cannot be read, checksPermission returns true unless the thread's mount table lists a stacked file system.
+// checksPermission reports whether the kernel requests the attributes to check permissions, and not for another file
+// system that is stacked on this one. The kernel stack of the thread shows this, but only root may read the stack. If
+// the stack cannot be read, checksPermission returns true unless the thread's mount table lists a stacked file system.
 func checksPermission(thread proc.Process) bool {
 	stack, err := thread.Stack()
 	if err == nil {
@@ -132,8 +133,8 @@ func asks(args []string) bool {
 	return false
 }
 
-// use is the purpose for which a system call needs the attributes of a file, as far as the call's number and arguments show
-// it.
+// use is the purpose for which a system call needs the attributes of a file, as far as the call's number and arguments
+// show it.
 type use int
 
 const (
@@ -145,10 +146,11 @@ const (
 	useStat               // the purpose depends on the program that calls stat
 )
 
-// use returns the purpose for which the kernel needs the attributes during a system call, or useAny if the purpose is unknown.
+// use returns the purpose for which the kernel needs the attributes during a system call, or useAny if the purpose is
+// unknown.
 func (c sysCall) use() use {
-	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and the
-	// stacks of 64-bit programs are above.
+	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and
+	// the stacks of 64-bit programs are above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
@@ -170,8 +172,10 @@ func (c sysCall) use() use {
 	case unix.SYS_TRUNCATE, unix.SYS_LINKAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2,
 		unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_UTIMENSAT,
 		unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT,
-		unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR, unix.SYS_LISTXATTR, unix.SYS_LLISTXATTR, unix.SYS_FLISTXATTR,
-		unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
+		unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR, unix.SYS_LISTXATTR, unix.SYS_LLISTXATTR,
+		unix.SYS_FLISTXATTR,
+		unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR,
+		unix.SYS_FREMOVEXATTR,
 		unix.SYS_INOTIFY_ADD_WATCH:
 		return useChange
 	}
@@ -192,8 +196,8 @@ func openUse(flags uint64) use {
 	return useAny
 }
 
-// statUse returns the purpose of a stat with these flags. A program that calls stat on an open file (AT_EMPTY_PATH) may use
-// the size, and not only the type of the file.
+// statUse returns the purpose of a stat with these flags. A program that calls stat on an open file (AT_EMPTY_PATH) may
+// use the size, and not only the type of the file.
 func statUse(flags uint64) use {
 	if flags&unix.AT_EMPTY_PATH != 0 {
 		return useAny
@@ -231,7 +235,8 @@ func Changes(tid uint32) bool {
 	case unix.SYS_OPENAT2:
 		flags, ok := openHow(thread, c.Args[2])
 		return ok && opensToChange(flags)
-	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE:
+	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_TRUNCATE,
+		unix.SYS_FTRUNCATE:
 		return true
 	case unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2:
 		return c.Args[2]&unix.W_OK != 0

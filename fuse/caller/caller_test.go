@@ -50,7 +50,8 @@ func TestUse(t *testing.T) {
 			t.Errorf("stacks(%q) = %v", mounts, got)
 		}
 	}
-	for cmdline, want := range map[string]bool{"rm\x00f\x00": false, "rm\x00-rf\x00dir\x00": false, "rm\x00-i\x00f\x00": true, "rm\x00-rI\x00f\x00": true, "rm\x00--interactive=once\x00": true} {
+	for cmdline, want := range map[string]bool{"rm\x00f\x00": false, "rm\x00-rf\x00dir\x00": false,
+		"rm\x00-i\x00f\x00": true, "rm\x00-rI\x00f\x00": true, "rm\x00--interactive=once\x00": true} {
 		if got := asks(strings.Split(cmdline, "\x00")); got != want {
 			t.Errorf("asks(%q) = %v", cmdline, got)
 		}

@@ -13,7 +13,8 @@ func TestLayered(t *testing.T) {
 	const head = "20 1 8:1 / / rw - ext4 /dev/x rw\n30 20 0:40 / /srv/a rw - fuse.artifactfs /r rw\n31 20 0:40 / /srv/again rw - fuse.artifactfs /r rw\n"
 	for lower, want := range map[string]bool{
 		"": false, "lowerdir=/srv/a": true, "lowerdir=/srv/a/sub": true, "lowerdir=/srv/again/": true, "lowerdir=/srv": false,
-		"lowerdir=/var/one:/srv/a": true, "lowerdir=/srv/ab": false, "lowerdir+=/srv/a": true, "lowerdir=relative": true, "upperdir=/srv/a": false,
+		"lowerdir=/var/one:/srv/a": true, "lowerdir=/srv/ab": false, "lowerdir+=/srv/a": true, "lowerdir=relative": true,
+		"upperdir=/srv/a": false,
 	} {
 		table := mountinfo.Parse([]byte(head + "40 20 0:50 / /merged rw - overlay overlay rw," + lower + ",workdir=/w\n"))
 		if got := layered(table, unix.Mkdev(0, 40)); got != want {

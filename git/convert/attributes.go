@@ -50,9 +50,9 @@ func attrOf(name string) attr {
 	return attrNamed
 }
 
-// inert reports whether name is an attribute, of git or of a hosting service, that does not affect conversion. A file that sets
-// only such attributes need not be kept in memory. It is assumed that no file in the root directory defines a macro with one of
-// these names.
+// inert reports whether name is an attribute, of git or of a hosting service, that does not affect conversion. A file
+// that sets only such attributes need not be kept in memory. It is assumed that no file in the root directory defines a
+// macro with one of these names.
 func inert(name string) bool {
 	switch name {
 	case "diff", "merge", "whitespace", "export-ignore", "export-subst", "delta", "encoding",
@@ -99,8 +99,8 @@ type rule struct {
 // different root files.
 type File struct {
 	rules []rule
-	// macros holds the attributes that each macro sets. The index is an attr; the element of an attribute that is not a macro is
-	// nil. macros is set only in the file of the root directory.
+	// macros holds the attributes that each macro sets. The index is an attr; the element of an attribute that is not a
+	// macro is nil. macros is set only in the file of the root directory.
 	macros [][]assignment
 	names  map[string]attr // numbers of the macros that files define, by name; set only in the file of the root directory
 }
@@ -111,10 +111,10 @@ var builtin = Parse(nil, true)
 // Parse parses the contents of a .gitattributes file like Settings.Parse, with the zero Settings.
 func Parse(content []byte, root bool) *File { return Settings{}.Parse(content, root) }
 
-// Parse parses the contents of a .gitattributes file. The parameter root is true for the file in the root directory, which may
-// define macros. Like git, Parse accepts every file: it ignores invalid lines, a NUL byte ends the file, and a byte order mark is
-// part of the first pattern. When git checks out a commit, it ignores the mode of .gitattributes. So if the file is a symbolic
-// link, callers must pass the target of the link as the contents.
+// Parse parses the contents of a .gitattributes file. The parameter root is true for the file in the root directory,
+// which may define macros. Like git, Parse accepts every file: it ignores invalid lines, a NUL byte ends the file, and
+// a byte order mark is part of the first pattern. When git checks out a commit, it ignores the mode of .gitattributes.
+// So if the file is a symbolic link, callers must pass the target of the link as the contents.
 func (s Settings) Parse(content []byte, root bool) *File {
 	f := &File{}
 	p := parser{macrosMay: root, fold: s.IgnoreCase}
@@ -135,8 +135,8 @@ func (s Settings) Parse(content []byte, root bool) *File {
 	return f
 }
 
-// define sets the macros of f, the file of the root directory. The parameter defs holds all definitions of macros; define uses
-// those that may affect a conversion, directly or through another macro.
+// define sets the macros of f, the file of the root directory. The parameter defs holds all definitions of macros;
+// define uses those that may affect a conversion, directly or through another macro.
 func (f *File) define(defs map[string][]assignment) {
 	f.names = map[string]attr{}
 	f.macros = make([][]assignment, macroBase)
@@ -171,8 +171,8 @@ func (f *File) define(defs map[string][]assignment) {
 	}
 }
 
-// resolve replaces each macro name in the list as by the number of the macro. It also removes, in place, the attributes that
-// neither affect a conversion nor are macros of f, which is the file of the root directory.
+// resolve replaces each macro name in the list as by the number of the macro. It also removes, in place, the attributes
+// that neither affect a conversion nor are macros of f, which is the file of the root directory.
 func (f *File) resolve(as []assignment) []assignment {
 	keep := as[:0]
 	for _, a := range as {
@@ -188,8 +188,9 @@ func (f *File) resolve(as []assignment) []assignment {
 	return keep
 }
 
-// Matters reports whether the file can affect a conversion. If Matters returns false, Decide returns the same rules with and
-// without the file. Matters assumes that no root file defines a macro with the name of an attribute that inert knows.
+// Matters reports whether the file can affect a conversion. If Matters returns false, Decide returns the same rules
+// with and without the file. Matters assumes that no root file defines a macro with the name of an attribute that inert
+// knows.
 func (f *File) Matters() bool {
 	if f == nil {
 		return false
@@ -244,8 +245,8 @@ func (w *walk) decide(id attr) bool {
 	return true
 }
 
-// collect returns the values that the files assign to the attributes of path. The parameter sought is a bit set of attributes;
-// the values of other attributes may be missing in the result.
+// collect returns the values that the files assign to the attributes of path. The parameter sought is a bit set of
+// attributes; the values of other attributes may be missing in the result.
 //
 // As in git, the first value that is found for an attribute counts. The files are searched in this order: the git
 // directory's info/attributes, then the files of the tree from the deepest directory up, then the user's and the
@@ -288,8 +289,8 @@ func (s Settings) collect(files []*File, path string, sought uint8) [numValues]v
 	return w.values
 }
 
-// file applies the rules of the file f, which may be nil. The parameter path is relative to the directory of f, and base is the
-// last element of path. The result is true if all sought attributes are decided.
+// file applies the rules of the file f, which may be nil. The parameter path is relative to the directory of f, and
+// base is the last element of path. The result is true if all sought attributes are decided.
 func (w *walk) file(f *File, path, base string) bool {
 	if f == nil {
 		return false
@@ -305,9 +306,9 @@ func (w *walk) file(f *File, path, base string) bool {
 	return false
 }
 
-// fill decides the attributes in the list as that are still undecided. It uses a stack on the heap instead of recursion, because
-// a file may define millions of macros, each of which sets the next one. fill reads the list from its end, because within a line
-// the last assignment of an attribute counts.
+// fill decides the attributes in the list as that are still undecided. It uses a stack on the heap instead of
+// recursion, because a file may define millions of macros, each of which sets the next one. fill reads the list from
+// its end, because within a line the last assignment of an attribute counts.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

@@ -8,21 +8,26 @@ import (
 )
 
 var wordSeeds = []string{
-	"text", "-text", "!text", "text=auto", "text=input", "text=", "text=foo", "crlf", "-crlf", "!crlf", "crlf=input", "crlf=auto",
-	"eol=lf", "eol=crlf", "eol", "-eol", "!eol", "eol=CRLF", "ident", "-ident", "!ident", "ident=x", "binary", "-binary", "!binary", "binary=1",
-	"filter=lfs", "-filter", "filter", "working-tree-encoding=UTF-16", "-working-tree-encoding=x", "m1", "-m1", "!m1", "m1=x", "m2", "m3", "-m3", "m4", "unknown", "diff", "-diff", "diff=c", "linguist-generated", "linguist-generated=true",
+	"text", "-text", "!text", "text=auto", "text=input", "text=", "text=foo", "crlf", "-crlf", "!crlf",
+	"crlf=input", "crlf=auto",
+	"eol=lf", "eol=crlf", "eol", "-eol", "!eol", "eol=CRLF", "ident", "-ident", "!ident", "ident=x", "binary", "-binary",
+	"!binary", "binary=1",
+	"filter=lfs", "-filter", "filter", "working-tree-encoding=UTF-16", "-working-tree-encoding=x", "m1", "-m1", "!m1",
+	"m1=x", "m2", "m3", "-m3", "m4", "unknown", "diff", "-diff", "diff=c", "linguist-generated", "linguist-generated=true",
 	"text=a=b", "-text=auto", "!text=auto",
 }
 
 var badWords = []string{"=x", "-", "--text", "!", "!-text", "te/xt", "te\"xt", "text,eol=lf", "\xff"}
 
 func randomLine(r *rand.Rand, root bool) string {
-	patterns := []string{"*", "*.c", "*.txt", "a.c", "/a.c", "d/*", "d/**", "**/a.c", "e/*.c", "*/a.c", "[ab].*", "?.txt", `"a.c"`, `"b.\164xt"`, "d/", "!*.c", "d/e/a.c"}
+	patterns := []string{"*", "*.c", "*.txt", "a.c", "/a.c", "d/*", "d/**", "**/a.c", "e/*.c", "*/a.c", "[ab].*", "?.txt",
+		`"a.c"`, `"b.\164xt"`, "d/", "!*.c", "d/e/a.c"}
 	var b strings.Builder
 	b.WriteString([]string{"", "", "", " ", "\t", "\r", "# "}[r.IntN(7)])
 	switch n := r.IntN(20); {
 	case n < 4 && root, n == 0:
-		b.WriteString([]string{"[attr]m1", "[attr]m2", "[attr]m3", "[attr]m4", "[attr]binary", "[attr]text", "[attr]ident", "[attr]-x", "[attr] m1", `"[attr]m1"`, `"[attr] m2 x"`, "[attr]diff"}[r.IntN(12)])
+		b.WriteString([]string{"[attr]m1", "[attr]m2", "[attr]m3", "[attr]m4", "[attr]binary", "[attr]text", "[attr]ident",
+			"[attr]-x", "[attr] m1", `"[attr]m1"`, `"[attr] m2 x"`, "[attr]diff"}[r.IntN(12)])
 	default:
 		b.WriteString(patterns[r.IntN(len(patterns))])
 	}

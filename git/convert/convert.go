@@ -38,8 +38,8 @@ type Driver struct {
 	Process  string // command of a long-running process, used instead of Smudge
 	Clean    bool   // whether a clean command is configured
 	Required bool   // whether git refuses to check out a file that the driver fails to filter
-	// Shared names the program and its settings if these determine which contents replace a git-lfs pointer. It is "" if the
-	// results of the driver may depend on anything else, so that they belong to one mount.
+	// Shared names the program and its settings if these determine which contents replace a git-lfs pointer. It is "" if
+	// the results of the driver may depend on anything else, so that they belong to one mount.
 	Shared string
 }
 
@@ -100,10 +100,10 @@ const (
 	actAutoCRLF
 )
 
-// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. The slice
-// files has one element for each directory from the root down to the directory of the file: the .gitattributes of the
-// directory, or nil if the directory has none. Missing elements at the end count as nil. git never converts symbolic links,
-// so callers must not pass the path of a symbolic link.
+// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. The
+// slice files has one element for each directory from the root down to the directory of the file: the .gitattributes of
+// the directory, or nil if the directory has none. Missing elements at the end count as nil. git never converts
+// symbolic links, so callers must not pass the path of a symbolic link.
 func Decide(s Settings, files []*File, path string) Rule {
 	w := s.collect(files, path, 1<<numValues-1)
 	act := s.action(&w)
@@ -124,7 +124,8 @@ func Decide(s Settings, files []*File, path string) Rule {
 		}
 	}
 	r.encoding = w[attrEncoding].encoding()
-	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git converts such a file in memory; it streams other files to disk
+	// git converts such a file in memory; it streams other files to disk
+	whole := act == actAuto || act == actAutoCRLF || r.encoding != ""
 	if d, ok := s.Drivers[w[attrFilter].text]; ok && w[attrFilter].state == valued {
 		runs := d.Smudge != "" || d.Process != ""
 		whole = whole || runs || d.Clean
@@ -140,7 +141,8 @@ func Decide(s Settings, files []*File, path string) Rule {
 }
 
 // Returns reports whether git would convert the file at path when the file is added to the repository (git's function
-// would_convert_to_git). The result does not depend on the contents of the file. The parameters are the same as those of Decide.
+// would_convert_to_git). The result does not depend on the contents of the file. The parameters are the same as those
+// of Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]

@@ -12,13 +12,13 @@ import (
 // this name.
 const badEncoding = "\x00"
 
-// encoder converts UTF-8 to another encoding. It returns false if the contents are not valid UTF-8 or have characters that the
-// other encoding cannot express; git leaves such contents unchanged.
+// encoder converts UTF-8 to another encoding. It returns false if the contents are not valid UTF-8 or have characters
+// that the other encoding cannot express; git leaves such contents unchanged.
 type encoder func(content []byte) ([]byte, bool)
 
-// Iconv returns the name of an encoding to which the caller must convert the result of Apply, with package filter, because the
-// conversion needs iconv's tables. It returns "" if no such conversion is needed. Like Apply, the caller must leave contents
-// unchanged that are empty or cannot be encoded.
+// Iconv returns the name of an encoding to which the caller must convert the result of Apply, with package filter,
+// because the conversion needs iconv's tables. It returns "" if no such conversion is needed. Like Apply, the caller
+// must leave contents unchanged that are empty or cannot be encoded.
 func (r Rule) Iconv() string {
 	if r.encoding == "" || r.encoding == badEncoding || encoderOf(r.encoding) != nil {
 		return ""
@@ -34,9 +34,9 @@ func IconvNames(encoding string) []string {
 	return []string{encoding}
 }
 
-// encoderOf returns the encoder for an encoding that needs no tables, and nil for any other name. Encoders return the same
-// bytes as glibc: for the names UTF-16 and UTF-32, the output starts with a byte order mark and has the byte order of the
-// machine; for other names, the output has no mark. For names that end in "-BOM" git itself adds the mark.
+// encoderOf returns the encoder for an encoding that needs no tables, and nil for any other name. Encoders return the
+// same bytes as glibc: for the names UTF-16 and UTF-32, the output starts with a byte order mark and has the byte order
+// of the machine; for other names, the output has no mark. For names that end in "-BOM" git itself adds the mark.
 func encoderOf(name string) encoder {
 	if name == "" || name == badEncoding {
 		return nil
@@ -139,12 +139,13 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
-// belowEncoder returns an encoder for contents in which every character is below limit. The encoder writes each character as one
-// byte, and returns false if the contents have other characters.
+// belowEncoder returns an encoder for contents in which every character is below limit. The encoder writes each
+// character as one byte, and returns false if the contents have other characters.
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // the contents are ASCII, because IndexFunc decodes an invalid byte as U+FFFD and would have found it
+			// the contents are ASCII, because IndexFunc decodes an invalid byte as U+FFFD and would have found it
+			return content, true
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

@@ -9,8 +9,8 @@ import (
 // keyword is the start of a "$Id$" or "$Id: ...$", which the attribute ident expands.
 const keyword = "$Id"
 
-// mayExpand reports whether content may contain a keyword that has to be expanded. If mayExpand returns false, the caller need
-// not make a copy of content.
+// mayExpand reports whether content may contain a keyword that has to be expanded. If mayExpand returns false, the
+// caller need not make a copy of content.
 func mayExpand(content []byte) bool {
 	for {
 		i := bytes.Index(content, []byte(keyword))
@@ -136,8 +136,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	return append(out, head[:matched]...)
 }
 
-// foreign reports whether another version control system wrote the "$Id: ...$" in held, which is the case if its text has
-// white space elsewhere than at the end.
+// foreign reports whether another version control system wrote the "$Id: ...$" in held, which is the case if its text
+// has white space elsewhere than at the end.
 func foreign(held []byte) bool {
 	text, ok := bytes.CutPrefix(held, []byte(keyword+": "))
 	if !ok {

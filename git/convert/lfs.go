@@ -12,7 +12,8 @@ const maxPointer = 1 << 10
 var pointer = regexp.MustCompile(`^version https://(?:git-lfs|hawser)\.github\.com/spec/v1\n` +
 	`oid sha256:([0-9a-f]{64})\nsize [0-9]+\n?$`)
 
-// LFSPointer returns the SHA-256 of the contents that a git-lfs pointer names. It returns false if blob is not such a pointer.
+// LFSPointer returns the SHA-256 of the contents that a git-lfs pointer names. It returns false if blob is not such a
+// pointer.
 func LFSPointer(blob []byte) (sum [32]byte, ok bool) {
 	m := pointer.FindSubmatch(blob[:min(len(blob), maxPointer)])
 	if m == nil || len(blob) >= maxPointer {
@@ -22,9 +23,10 @@ func LFSPointer(blob []byte) (sum [32]byte, ok bool) {
 	return sum, err == nil
 }
 
-// leftOut matches the settings by which git-lfs leaves pointers in the working tree, or converts contents in another way.
+// leftOut matches the settings by which git-lfs leaves pointers in the working tree, or converts contents in another
+// way.
 var leftOut = regexp.MustCompile(`(?i)fetchinclude|fetchexclude|lfs(\.| *")extension\.`)
 
-// LeavesOutLFS reports whether a configuration file, or the name of a setting, may contain a setting by which git-lfs leaves some
-// pointers in the working tree, or converts contents in another way.
+// LeavesOutLFS reports whether a configuration file, or the name of a setting, may contain a setting by which git-lfs
+// leaves some pointers in the working tree, or converts contents in another way.
 func LeavesOutLFS(config []byte) bool { return leftOut.Match(config) }

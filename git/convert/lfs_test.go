@@ -13,7 +13,8 @@ func TestLFSPointer(t *testing.T) {
 		t.Errorf("pointer: got %x, %v", sum, ok)
 	}
 	for _, text := range []string{
-		"", "no pointer\n", valid + "x", valid + strings.Repeat(" ", maxPointer), strings.Replace(valid, "oid", "ext-0-a sha256:"+oid+"\noid", 1),
+		"", "no pointer\n", valid + "x", valid + strings.Repeat(" ", maxPointer),
+		strings.Replace(valid, "oid", "ext-0-a sha256:"+oid+"\noid", 1),
 		strings.Replace(valid, "0123", "x123", 1),
 	} {
 		if _, ok := LFSPointer([]byte(text)); ok {
@@ -25,7 +26,8 @@ func TestLFSPointer(t *testing.T) {
 func TestLeavesOutLFS(t *testing.T) {
 	for text, want := range map[string]bool{
 		"": false, "[lfs]\n\turl = https://example.com/lfs\n": false, "[extensions]\n\tobjectFormat = sha256\n": false,
-		"[lfs]\n\tfetchExclude = *\n": true, "lfs.fetchinclude": true, "[lfs \"extension.caps\"]\n\tsmudge = x\n": true, "lfs.extension.caps.smudge": true,
+		"[lfs]\n\tfetchExclude = *\n": true, "lfs.fetchinclude": true, "[lfs \"extension.caps\"]\n\tsmudge = x\n": true,
+		"lfs.extension.caps.smudge": true,
 	} {
 		if got := LeavesOutLFS([]byte(text)); got != want {
 			t.Errorf("LeavesOutLFS(%q): got %v", text, got)

@@ -2,8 +2,8 @@ package convert
 
 import "maps"
 
-// Outside holds the rules and macros of the attributes files outside the tree: the file info/attributes in the git directory, the
-// user's file and the machine's file. It is immutable.
+// Outside holds the rules and macros of the attributes files outside the tree: the file info/attributes in the git
+// directory, the user's file and the machine's file. It is immutable.
 type Outside struct {
 	above *File   // rules of the git directory's file, which take precedence over the tree's files
 	below []*File // rules of the user's file, then those of the machine's file; the tree's files take precedence
@@ -12,9 +12,10 @@ type Outside struct {
 	root   *File // the file of the root directory that is used if the tree has none; it holds the macros above
 }
 
-// NewOutside parses the contents of three files: /etc/gitattributes (machine), the file of core.attributesFile (user), and
-// info/attributes in the git directory (gitDir). Each of them may define macros. The parameter of a missing file is nil. The
-// parameter ignoreCase has the value of Settings.IgnoreCase. NewOutside returns nil if the files contain no rules and no macros.
+// NewOutside parses the contents of three files: /etc/gitattributes (machine), the file of core.attributesFile (user),
+// and info/attributes in the git directory (gitDir). Each of them may define macros. The parameter of a missing file is
+// nil. The parameter ignoreCase has the value of Settings.IgnoreCase. NewOutside returns nil if the files contain no
+// rules and no macros.
 func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	o := &Outside{}
 	read := func(content []byte, scope int) *File {
@@ -36,9 +37,10 @@ func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	return o
 }
 
-// mergeMacros returns the macros from the file in the root directory, which are in the parameter root, together with the macros
-// from outside the tree. If a macro has several definitions, the definition in the git directory's file takes precedence over the
-// definition in the root directory, which takes precedence over definitions in the user's and the machine's files.
+// mergeMacros returns the macros from the file in the root directory, which are in the parameter root, together with
+// the macros from outside the tree. If a macro has several definitions, the definition in the git directory's file
+// takes precedence over the definition in the root directory, which takes precedence over definitions in the user's and
+// the machine's files.
 func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignment {
 	if o == nil || len(o.macros[0])+len(o.macros[1]) == 0 {
 		return root

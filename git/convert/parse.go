@@ -34,8 +34,8 @@ func (p *parser) read(content []byte) {
 	}
 }
 
-// line parses one line, which consists of a pattern or the name of a macro, followed by attributes. As in git, a line with an
-// invalid attribute is ignored as a whole.
+// line parses one line, which consists of a pattern or the name of a macro, followed by attributes. As in git, a line
+// with an invalid attribute is ignored as a whole.
 func (p *parser) line(raw []byte) {
 	if len(raw) >= maxLine {
 		return
@@ -130,8 +130,8 @@ func validName(name string) bool {
 	return true
 }
 
-// unquote parses a C-quoted string at the start of s. The result rest is the part of s after the string. The result ok is false
-// if s does not start with a valid quoted string; the caller then takes s literally.
+// unquote parses a C-quoted string at the start of s. The result rest is the part of s after the string. The result ok
+// is false if s does not start with a valid quoted string; the caller then takes s literally.
 func unquote(s string) (text, rest string, ok bool) {
 	if s == "" || s[0] != '"' {
 		return "", "", false

@@ -13,8 +13,8 @@ const (
 	kindDeep               // literal is the start of that path, and program matches the rest of the path
 )
 
-// pattern is a compiled pattern. The field kind determines which of the fields literal and program are used. Patterns match
-// bytes, not characters.
+// pattern is a compiled pattern. The field kind determines which of the fields literal and program are used. Patterns
+// match bytes, not characters.
 type pattern struct {
 	kind    kind
 	literal string
@@ -43,9 +43,9 @@ type token struct {
 // special has the characters with which a wildcard or an escape sequence starts.
 const special = `*?[\`
 
-// compile compiles a pattern. The result ok is false for a pattern that matches no file: a negative pattern, which git refuses in
-// attributes files, a pattern that matches only directories, or a malformed pattern. If fold is true, the pattern must be matched
-// against paths in lower case.
+// compile compiles a pattern. The result ok is false for a pattern that matches no file: a negative pattern, which git
+// refuses in attributes files, a pattern that matches only directories, or a malformed pattern. If fold is true, the
+// pattern must be matched against paths in lower case.
 func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
@@ -75,8 +75,8 @@ func compile(s string, fold bool) (p pattern, ok bool) {
 	return p, ok
 }
 
-// program compiles a pattern with wildcards. The parameter dirs is true if the pattern will be matched against a path, and false
-// if it will be matched against a base name. program returns false if the pattern is malformed.
+// program compiles a pattern with wildcards. The parameter dirs is true if the pattern will be matched against a path,
+// and false if it will be matched against a base name. program returns false if the pattern is malformed.
 func program(s string, dirs, fold bool) ([]token, bool) {
 	var prog []token
 	var lit []byte
@@ -171,10 +171,10 @@ func (p *pattern) match(path, base string) bool {
 	return false
 }
 
-// run reports whether the tokens prog match the whole of s. Each wildcard first matches as few bytes as possible. After a
-// mismatch, run extends the match of the last opStar; if that is impossible, it extends the match of the last opAll or opDirs.
-// Earlier wildcards need not be extended, because the later wildcard reaches every position that an earlier one could reach. So
-// the running time is polynomial, whereas git's backtracking may take exponential time.
+// run reports whether the tokens prog match the whole of s. Each wildcard first matches as few bytes as possible. After
+// a mismatch, run extends the match of the last opStar; if that is impossible, it extends the match of the last opAll
+// or opDirs. Earlier wildcards need not be extended, because the later wildcard reaches every position that an earlier
+// one could reach. So the running time is polynomial, whereas git's backtracking may take exponential time.
 func run(prog []token, s string) bool {
 	at, i := 0, 0
 	star, starAt := -1, 0

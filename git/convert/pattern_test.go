@@ -11,18 +11,29 @@ import (
 
 var patternSeeds = []string{
 	"*", "**", "***", "*.c", "*.tar.gz", "a", "a.c", "/a", "/a.c", "a/b", "/a/b", "a/", "/", "a/b/", "//", "a//b",
-	"**/a", "**/a.c", "**/a/b", "a/**", "a/**/b", "a/**/b/**", "a**", "a/b**", "a**/b", "a/b**/c.c", "*/a", "*/*", "*/*/*", "*/b/*.c", "a/*", "a/*/c.c",
-	"a/*.c", "?", "?.c", "a?c", "a/?", "[ab]", "[ab].c", "[!a]", "[^a]*", "[a-c]*", "[]a]", "[]-a]", "[a-]", "[-a]", "[!]a]", "[a", "[", "[]", "[!]", "a[",
-	`[\]]`, `[\a]`, `[a\-c]`, `[a-\c]`, `[a\`, `[a-\`, "[[:alpha:]]", "[[:alpha:]", "[[:digit:]a]*", "[[:bogus:]a]", "[[:alpha]", "[[:a]", "[[:]", "[[:alpha:]-z]", "[a-c-e]", "[a-[:alpha:]]", "[/]", "a[/]b", "a[!x]b", "a[.-0]b",
-	`\a`, `a\`, `\`, `\*`, `\?x`, `\!a`, "!a", `\#a`, `a\/b`, `**\/b`, `a/**\/b`, `\[a]`, `*\.c`, `*.\c`, "*a*", "*a*b*", "a*b", "a*b*c", "**a", "**a/b", "a**b", "*/**", "**/*", "**/**", "**/**/a", "**/*.c", "a/**/*.c",
-	"\xff*", "*\xff", "[\x80-\xff]*", "?\xff", "é", "[é]", "a.*", ".*", "*.", ".gitattributes", `"a b"`, `"a\tb"`, `"\141"`, `"a`, `""`, `"a\"b"`, `"\\*"`, `"a/"`, `"\400"`, `"a\000b"`, `"[attr]x"`, `"!a"`, "x[attr]y", "[attr]", "a=b", "-a", `"[:alpha:]"`,
-	"[[:alnum:]]", "[[:blank:]]", "[[:cntrl:]]", "[[:graph:]]", "[[:lower:]]", "[[:print:]]", "[[:punct:]]", "[[:space:]]", "[[:upper:]]", "[[:xdigit:]]",
+	"**/a", "**/a.c", "**/a/b", "a/**", "a/**/b", "a/**/b/**", "a**", "a/b**", "a**/b", "a/b**/c.c", "*/a", "*/*", "*/*/*",
+	"*/b/*.c", "a/*", "a/*/c.c",
+	"a/*.c", "?", "?.c", "a?c", "a/?", "[ab]", "[ab].c", "[!a]", "[^a]*", "[a-c]*", "[]a]", "[]-a]", "[a-]", "[-a]",
+	"[!]a]", "[a", "[", "[]", "[!]", "a[",
+	`[\]]`, `[\a]`, `[a\-c]`, `[a-\c]`, `[a\`, `[a-\`, "[[:alpha:]]", "[[:alpha:]", "[[:digit:]a]*", "[[:bogus:]a]",
+	"[[:alpha]", "[[:a]", "[[:]", "[[:alpha:]-z]", "[a-c-e]", "[a-[:alpha:]]", "[/]", "a[/]b", "a[!x]b", "a[.-0]b",
+	`\a`, `a\`, `\`, `\*`, `\?x`, `\!a`, "!a", `\#a`, `a\/b`, `**\/b`, `a/**\/b`, `\[a]`, `*\.c`, `*.\c`, "*a*", "*a*b*",
+	"a*b", "a*b*c", "**a", "**a/b", "a**b", "*/**", "**/*", "**/**", "**/**/a", "**/*.c", "a/**/*.c",
+	"\xff*", "*\xff", "[\x80-\xff]*", "?\xff", "é", "[é]", "a.*", ".*", "*.", ".gitattributes", `"a b"`, `"a\tb"`,
+	`"\141"`, `"a`, `""`, `"a\"b"`, `"\\*"`, `"a/"`, `"\400"`, `"a\000b"`, `"[attr]x"`, `"!a"`, "x[attr]y", "[attr]",
+	"a=b", "-a", `"[:alpha:]"`,
+	"[[:alnum:]]", "[[:blank:]]", "[[:cntrl:]]", "[[:graph:]]", "[[:lower:]]", "[[:print:]]", "[[:punct:]]", "[[:space:]]",
+	"[[:upper:]]", "[[:xdigit:]]",
 }
 
 var pathSeeds = []string{
-	"a", "b", "c", "z", "a.c", "b.c", "aXc", "abc", "axbxc", "ab", "a/b", "a/b/c", "a/c.c", "a/b/c.c", "a/x/b", "a/x/y/b", "a/x/y/b/z", "a/bx/c.c", "a/bx/y/c.c", "ax/b", "ax/y/b", "x/a", "x/a.c", "x/y/a", "x/y/a/b", "x.tar.gz",
-	"sub/a", "sub/a.c", "sub/a/b", "sub/a/b/c.c", "sub/x/a/b", "sub/b", "]", "[", "-", "!", "!a", "#a", "*", "?x", `\`, `a\`, `\a`, "[a", "[a]", "[]", "a[", "[attr]", "[attr]x", "x[attr]y", "attr", ":", "[:", "\xff", "\xffa", "a\xff", "é", "\xc3", ".a", "a.", "a b", "a\tb", `"a`, `a"b`, `""`,
-	"\x01", "\x0b", "\x0c", "\r", "\x7f", "\x80", "_", "~", "0", "9", "A", "Z", "F", "g", " ", "a=b", "-a", "d", "e", "*.c", ".gitattributes", "a/.gitattributes", "a.b", "a/b.c/d", "aab", "aabb/a", "xbay",
+	"a", "b", "c", "z", "a.c", "b.c", "aXc", "abc", "axbxc", "ab", "a/b", "a/b/c", "a/c.c", "a/b/c.c", "a/x/b", "a/x/y/b",
+	"a/x/y/b/z", "a/bx/c.c", "a/bx/y/c.c", "ax/b", "ax/y/b", "x/a", "x/a.c", "x/y/a", "x/y/a/b", "x.tar.gz",
+	"sub/a", "sub/a.c", "sub/a/b", "sub/a/b/c.c", "sub/x/a/b", "sub/b", "]", "[", "-", "!", "!a", "#a", "*", "?x", `\`,
+	`a\`, `\a`, "[a", "[a]", "[]", "a[", "[attr]", "[attr]x", "x[attr]y", "attr", ":", "[:", "\xff", "\xffa", "a\xff", "é",
+	"\xc3", ".a", "a.", "a b", "a\tb", `"a`, `a"b`, `""`,
+	"\x01", "\x0b", "\x0c", "\r", "\x7f", "\x80", "_", "~", "0", "9", "A", "Z", "F", "g", " ", "a=b", "-a", "d", "e",
+	"*.c", ".gitattributes", "a/.gitattributes", "a.b", "a/b.c/d", "aab", "aabb/a", "xbay",
 }
 
 func randomPattern(r *rand.Rand) string {
@@ -186,7 +197,8 @@ func FuzzMatch(f *testing.F) {
 
 // TestPatternOfManyStars matches a pattern with which a matcher that backtracks would take nearly forever.
 func TestPatternOfManyStars(t *testing.T) {
-	for _, s := range []string{strings.Repeat("**/", 600) + "x", strings.Repeat("*a", 900) + "b", strings.Repeat("**/*a*/", 250) + "b"} {
+	for _, s := range []string{strings.Repeat("**/", 600) + "x", strings.Repeat("*a", 900) + "b",
+		strings.Repeat("**/*a*/", 250) + "b"} {
 		p, ok := compile(s, false)
 		if !ok {
 			t.Fatalf("pattern %.20q... was refused", s)

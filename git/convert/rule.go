@@ -18,9 +18,9 @@ const (
 	eolAuto         // every LF becomes CRLF if the contents look like text and have no CR
 )
 
-// identMode selects one of git's two ways to expand $Id$, which have different results for unusual contents. git converts a file
-// in memory if the conversion of its line ends depends on its contents, or if the file has an encoding or a driver. It streams
-// other files to disk.
+// identMode selects one of git's two ways to expand $Id$, which have different results for unusual contents. git
+// converts a file in memory if the conversion of its line ends depends on its contents, or if the file has an encoding
+// or a driver. It streams other files to disk.
 type identMode uint8
 
 const (
@@ -78,8 +78,8 @@ func (r Rule) Private() Rule {
 	return r
 }
 
-// Key returns a string that identifies the conversion, for use in the keys of caches. If the rule has a driver, the key does not
-// determine the result, because the driver may read the path, its environment and its settings.
+// Key returns a string that identifies the conversion, for use in the keys of caches. If the rule has a driver, the key
+// does not determine the result, because the driver may read the path, its environment and its settings.
 func (r Rule) Key() string {
 	key := r.String()
 	if r.encoding != "" {
@@ -105,8 +105,8 @@ func (r Rule) String() string {
 	return ident + "+" + eol
 }
 
-// Apply converts the contents of the blob id. It leaves the conversions that Iconv and Driver return to the caller. If nothing
-// changes, it returns the slice content itself.
+// Apply converts the contents of the blob id. It leaves the conversions that Iconv and Driver return to the caller. If
+// nothing changes, it returns the slice content itself.
 func (r Rule) Apply(id object.ID, content []byte) []byte {
 	switch r.ident {
 	case identStream:

@@ -20,11 +20,19 @@ func contents() map[string][]byte {
 	add := func(s string) { m[fmt.Sprintf("%s%03d.txt", kind, len(m))] = []byte(s) }
 	old := strings.Repeat("0", 40)
 	for _, s := range []string{
-		"", "\n", "\r\n", "\r", "a", "a\n", "a\nb\n", "a\nb", "a\r\nb\r\n", "a\r\nb\n", "a\nb\r\n", "a\rb\n", "a\rb\r\nc\n", "\r\r\n", "a\r\r\nb\n", "\n\n\r\n\n", "a\n\r", "a\n\x00b\n", "\x00", "a\x00\r\n\n",
-		"\x01\x02\n", strings.Repeat("x", 127) + "\x01\n", strings.Repeat("x", 128) + "\x01\n", strings.Repeat("x", 255) + "\x01\x02\n", strings.Repeat("x", 256) + "\x01\x02\n",
-		"a\n\x1a", strings.Repeat("x", 128) + "\x01\n\x1a", "\x1a", "\x1a\n", "\b\t\x1b\f\n", "a\x7f\n", "\x0b\n", "\xff\xfe\n", "\xef\xbb\xbfa\n", "\xfea\x00\n\x00",
-		"$Id$", "$Id$\n", "x $Id$ y\n", "$Id: $\n", "$Id:$\n", "$Id: " + old + " $\n", "$Id:" + old + "$\n", "$Id: a b $\n", "$Id: a b$\n", "$Id: a $\n", "$Id: a  $\n", "$Id:a b$\n", "$Id:\ta b$\n", "$Id: a\tb $\n", "$Id: a\rb $\n", "$Id:  $\n", "$Id:   $\n", "$Id: a\n$Id$\n", "$Id: a\nb $\n",
-		"$Id", "$Id:", "$Id: a", "$I", "$", "$Id\n$Id$\n", "$$Id$\n", "$$$Id$\n", "$I$Id$\n", "$Id$Id$\n", "$Id$$Id$\n", "$Id$$Id$$Id$", "$Id: a b $Id$\n", "$Id: a b $Id: c $\n", "$Idx$Id$\n", "$Idx$Id: c $\n", "$Idx$Id: a b $\n", "$Idx$Idy$Id: c $\n", "$Idx $Id: c $\n", "$Idx$", "$Idx$I", "$Idx", "$Idx$Id", "$Id\x00$Id$\n", "$Id\x00", "$Id: a\x00 b $\n", "$Id: a \x00$\n",
+		"", "\n", "\r\n", "\r", "a", "a\n", "a\nb\n", "a\nb", "a\r\nb\r\n", "a\r\nb\n", "a\nb\r\n", "a\rb\n", "a\rb\r\nc\n",
+		"\r\r\n", "a\r\r\nb\n", "\n\n\r\n\n", "a\n\r", "a\n\x00b\n", "\x00", "a\x00\r\n\n",
+		"\x01\x02\n", strings.Repeat("x", 127) + "\x01\n", strings.Repeat("x", 128) + "\x01\n",
+		strings.Repeat("x", 255) + "\x01\x02\n", strings.Repeat("x", 256) + "\x01\x02\n",
+		"a\n\x1a", strings.Repeat("x", 128) + "\x01\n\x1a", "\x1a", "\x1a\n", "\b\t\x1b\f\n", "a\x7f\n", "\x0b\n",
+		"\xff\xfe\n", "\xef\xbb\xbfa\n", "\xfea\x00\n\x00",
+		"$Id$", "$Id$\n", "x $Id$ y\n", "$Id: $\n", "$Id:$\n", "$Id: " + old + " $\n", "$Id:" + old + "$\n", "$Id: a b $\n",
+		"$Id: a b$\n", "$Id: a $\n", "$Id: a  $\n", "$Id:a b$\n", "$Id:\ta b$\n", "$Id: a\tb $\n", "$Id: a\rb $\n",
+		"$Id:  $\n", "$Id:   $\n", "$Id: a\n$Id$\n", "$Id: a\nb $\n",
+		"$Id", "$Id:", "$Id: a", "$I", "$", "$Id\n$Id$\n", "$$Id$\n", "$$$Id$\n", "$I$Id$\n", "$Id$Id$\n", "$Id$$Id$\n",
+		"$Id$$Id$$Id$", "$Id: a b $Id$\n", "$Id: a b $Id: c $\n", "$Idx$Id$\n", "$Idx$Id: c $\n", "$Idx$Id: a b $\n",
+		"$Idx$Idy$Id: c $\n", "$Idx $Id: c $\n", "$Idx$", "$Idx$I", "$Idx", "$Idx$Id", "$Id\x00$Id$\n", "$Id\x00",
+		"$Id: a\x00 b $\n", "$Id: a \x00$\n",
 		"$ID$ $id$ $Id $\n", "$Id$\r\n$Id$\n", "$Id$\n\x00", "$Id:\r\n$\n", "$Id: \xff $\n", "a\n$Id$", "$Id$\x1a",
 	} {
 		add(s)
@@ -44,7 +52,8 @@ func contents() map[string][]byte {
 	}
 	kind = "r"
 	r := rand.New(rand.NewPCG(7, 8))
-	words := []string{"$", "$", "$Id", "$Id$", "$Id:", "$Id: ", "Id", "I", "d", ":", " ", " $", "x", "\n", "\n", "\r\n", "\r", "\t", "\x00", "\xff", "0123456789abcdef", "\x01"}
+	words := []string{"$", "$", "$Id", "$Id$", "$Id:", "$Id: ", "Id", "I", "d", ":", " ", " $", "x", "\n", "\n", "\r\n",
+		"\r", "\t", "\x00", "\xff", "0123456789abcdef", "\x01"}
 	for range 160 {
 		var b strings.Builder
 		n := len(words) - r.IntN(8) // often leaves out CR, NUL and other bytes of binary files
@@ -60,9 +69,12 @@ func contents() map[string][]byte {
 // nested.
 func checkoutTree() map[string][]byte {
 	files := map[string][]byte{}
-	root := "[attr]m1 text eol=crlf\n[attr]m2 m1 ident\n[attr]m3 text=auto ident -eol\n/deep/*.txt m3\n/deep/x/*.txt text\n/deep/x/y/*5.txt ident\n"
+	root :=
+		"[attr]m1 text eol=crlf\n[attr]m2 m1 ident\n[attr]m3 text=auto ident -eol\n/deep/*.txt m3\n/deep/x/*.txt text\n/deep/x/y/*5.txt ident\n"
 	files[".gitattributes"] = []byte(root)
-	combos := []string{"", "binary", "binary ident", "m1", "m2", "m3", "m3 eol=crlf", "m2 !text", "binary text", "text=foo eol=crlf", "crlf", "-crlf", "crlf=input ident", "crlf=auto eol=crlf ident", "crlf -text", "text=input eol=crlf", "eol=crlf", "eol=lf ident", "text -crlf ident"}
+	combos := []string{"", "binary", "binary ident", "m1", "m2", "m3", "m3 eol=crlf", "m2 !text", "binary text",
+		"text=foo eol=crlf", "crlf", "-crlf", "crlf=input ident", "crlf=auto eol=crlf ident", "crlf -text",
+		"text=input eol=crlf", "eol=crlf", "eol=lf ident", "text -crlf ident"}
 	for _, text := range []string{"text", "-text", "text=auto"} {
 		for _, eol := range []string{"", " eol=lf", " eol=crlf"} {
 			for _, ident := range []string{"", " ident"} {
@@ -98,7 +110,8 @@ func TestCheckout(t *testing.T) {
 	files := checkoutTree()
 	r := newRepo(t)
 	r.commit(files)
-	settings := []Settings{{}, {AutoCRLF: "true", EOL: "lf"}, {EOL: "crlf"}, {AutoCRLF: "input", EOL: "crlf"}, {EOL: "native"}}
+	settings := []Settings{{}, {AutoCRLF: "true", EOL: "lf"}, {EOL: "crlf"}, {AutoCRLF: "input", EOL: "crlf"},
+		{EOL: "native"}}
 	if testing.Short() {
 		settings = settings[:2]
 	}

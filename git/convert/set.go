@@ -18,10 +18,11 @@ func (s *byteSet) addRange(lo, hi byte) {
 	}
 }
 
-// parseSet parses a "[...]" whose '[' is s[at]. The result end is the index of the matching ']'. The result set is nil if the
-// "[...]" is malformed; a pattern with a malformed set matches nothing. No set contains '/', because wildcards never match '/'.
-// If fold is true, paths are matched in lower case, and parseSet adds the lower-case letters for ranges and for the class
-// "upper". As in git, it adds none for a single upper-case letter, so "[A]" then matches nothing.
+// parseSet parses a "[...]" whose '[' is s[at]. The result end is the index of the matching ']'. The result set is nil
+// if the "[...]" is malformed; a pattern with a malformed set matches nothing. No set contains '/', because wildcards
+// never match '/'. If fold is true, paths are matched in lower case, and parseSet adds the lower-case letters for
+// ranges and for the class "upper". As in git, it adds none for a single upper-case letter, so "[A]" then matches
+// nothing.
 func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	set = new(byteSet)
 	i := at + 1

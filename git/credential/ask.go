@@ -17,9 +17,9 @@ const (
 	askTime  = 2 * time.Minute
 )
 
-// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's operation;
-// Ask ignores an unknown operation, as the protocol requires. If Ask returns an error, the caller prints it for the user, and
-// git continues with the next helper.
+// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's
+// operation; Ask ignores an unknown operation, as the protocol requires. If Ask returns an error, the caller prints it
+// for the user, and git continues with the next helper.
 func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
 	if op != opGet && op != opStore && op != opErase {
 		return nil

@@ -75,8 +75,8 @@ func readMessage(r io.Reader) (m message, whole bool, err error) {
 	return m, false, nil
 }
 
-// set stores the value of the line with the given key. In a store or an erase, git sends the secret under the keys that an
-// answer to a get has.
+// set stores the value of the line with the given key. In a store or an erase, git sends the secret under the keys that
+// an answer to a get has.
 func (m *message) set(key, value string) {
 	switch key {
 	case "op":

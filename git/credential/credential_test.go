@@ -42,8 +42,10 @@ func TestHelperSpeaksGitsProtocol(t *testing.T) {
 		op, in, want, heard string
 		answer              transport.Credential
 	}{
-		{"get", "protocol=https\nhost=here\npath=a/b.git\nwwwauth[]=Basic realm=\"x\"\nunknown=1\n", "username=u\npassword=p=1\n\n", `get https://here/a/b.git Basic realm="x"`, basic},
-		{"get", "capability[]=authtype\nprotocol=https\nhost=here\nwwwauth[]=Bearer\n\n", "capability[]=authtype\nauthtype=Bearer\ncredential=t\n\n", "get https://here/ Bearer", bearer},
+		{"get", "protocol=https\nhost=here\npath=a/b.git\nwwwauth[]=Basic realm=\"x\"\nunknown=1\n",
+			"username=u\npassword=p=1\n\n", `get https://here/a/b.git Basic realm="x"`, basic},
+		{"get", "capability[]=authtype\nprotocol=https\nhost=here\nwwwauth[]=Bearer\n\n",
+			"capability[]=authtype\nauthtype=Bearer\ncredential=t\n\n", "get https://here/ Bearer", bearer},
 		{"get", "protocol=https\nhost=elsewhere\n\n", "", "get https://elsewhere/ ", basic},
 		{"store", "protocol=https\nhost=here\nusername=u\npassword=p\n", "", "accepted here p", basic},
 		{"erase", "protocol=https\nhost=here\nauthtype=Bearer\ncredential=t\n", "", "refused here t", basic},

@@ -37,8 +37,8 @@ type Server struct {
 	source Source
 }
 
-// Serve starts to answer credential requests for the git directory, and returns at once. The user who owns the files of the mount gets
-// answers, like the owner of the git directory on the disk.
+// Serve starts to answer credential requests for the git directory, and returns at once. The user who owns the files of
+// the mount gets answers, like the owner of the git directory on the disk.
 func Serve(gitDir string, s Source, user uint32, o gitsocket.Options, log *zap.Logger) (*Server, error) {
 	l, err := gitsocket.Listen(gitDir, socketName, o)
 	if err != nil {
@@ -91,8 +91,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 	return message{}
 }
 
-// lets reports whether the processes of the user uid get an answer. The mode of the socket already restricts the users in
-// this way, but the owner of the socket may change the mode.
+// lets reports whether the processes of the user uid get an answer. The mode of the socket already restricts the users
+// in this way, but the owner of the socket may change the mode.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
 	return uid == 0 || uid == s.user || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Hunk is one difference between two texts: Removed lines of the old text, the first of which is line From, were replaced by Added lines
-// of the new text, the first of which is line To. Lines are counted from 1. If Removed is 0, the new lines follow line From; if Added is
-// 0, the removed lines were after line To.
+// Hunk is one difference between two texts: Removed lines of the old text, the first of which is line From, were
+// replaced by Added lines of the new text, the first of which is line To. Lines are counted from 1. If Removed is 0,
+// the new lines follow line From; if Added is 0, the removed lines were after line To.
 type Hunk struct{ From, Removed, To, Added int }
 
-// Hunks returns the hunks in the output of git diff for two different contents. The result text is false if the output has no hunk, because
-// the contents are not texts.
+// Hunks returns the hunks in the output of git diff for two different contents. The result text is false if the output
+// has no hunk, because the contents are not texts.
 func Hunks(diff []byte) (hunks []Hunk, text bool) {
 	for line := range bytes.Lines(diff) {
 		if h, ok := ParseHunk(line); ok {
@@ -51,8 +51,8 @@ func span(text []byte, line, n *int) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// number parses decimal digits at the beginning of text, and returns the rest. It returns false if there is none, or if the number is
-// too large for a line.
+// number parses decimal digits at the beginning of text, and returns the rest. It returns false if there is none, or if
+// the number is too large for a line.
 func number(text []byte, n *int) (rest []byte, ok bool) {
 	const most = 1 << 31
 	*n = 0
@@ -70,8 +70,9 @@ type Count struct {
 	Added, Removed int64
 }
 
-// Counts parses the output of git diff-tree --numstat -z. A record is "ADDED\tREMOVED\tPATH\0", and "ADDED\tREMOVED\t\0FROM\0PATH\0" for a
-// renamed file, with dashes instead of numbers for a binary file. Other records are left out.
+// Counts parses the output of git diff-tree --numstat -z. A record is "ADDED\tREMOVED\tPATH\0", and
+// "ADDED\tREMOVED\t\0FROM\0PATH\0" for a renamed file, with dashes instead of numbers for a binary file. Other records
+// are left out.
 func Counts(out []byte) (list []Count) {
 	fields := strings.Split(string(out), "\x00")
 	for i := 0; i < len(fields); i++ {

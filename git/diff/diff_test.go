@@ -63,7 +63,8 @@ func TestOutputOfGit(t *testing.T) {
 	if want := []Hunk{{0, 0, 1, 1}, {2, 1, 2, 0}}; !text || !reflect.DeepEqual(hunks, want) {
 		t.Errorf("hunks: got %+v, %v, want %+v", hunks, text, want)
 	}
-	if hunks, text := Hunks([]byte(gittest.Must(t, dir, "diff", "-U0", "HEAD^", "HEAD", "--", "binary"))); text || len(hunks) > 0 {
+	if hunks, text := Hunks([]byte(gittest.Must(t, dir, "diff", "-U0", "HEAD^", "HEAD", "--", "binary"))); text ||
+		len(hunks) > 0 {
 		t.Errorf("hunks of a binary file: got %+v, %v", hunks, text)
 	}
 }

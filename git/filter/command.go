@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// killWait is the time that program.wait waits for the output pipes to be closed: children of a killed program may still have
-	// the pipes open. It is also the time between the calls of stop and kill.
+	// killWait is the time that program.wait waits for the output pipes to be closed: children of a killed program may
+	// still have the pipes open. It is also the time between the calls of stop and kill.
 	killWait = time.Second
 	// maxLogLine is the maximum length in bytes of a logged line of standard error.
 	maxLogLine = 1 << 10
@@ -46,16 +46,18 @@ type program struct {
 	over   atomic.Bool // whether the process was waited for, after which its PID may belong to another process
 }
 
-// launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped (method stop).
+// launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped (method
+// stop).
 func (p *Programs) launch(ctx context.Context, command string) (*program, error) {
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
 
-// start starts cmd with the environment, pipes and deadline of a program. The parameter name identifies the program in logs. The
-// caller must close the input of the program and call wait.
+// start starts cmd with the environment, pipes and deadline of a program. The parameter name identifies the program in
+// logs. The caller must close the input of the program and call wait.
 func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*program, error) {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", p.env, killWait
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group that can be killed as a whole
+	// no terminal for prompts, and a process group that can be killed as a whole
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Stderr = &lineLog{log: p.o.Log, name: name}
 	g := &program{cmd: cmd, limit: p.o.Deadline}
 	var err error
@@ -76,8 +78,8 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive restarts the deadline. It is called after the program has read or written. The method rest stops the deadline until the
-// next call of alive.
+// alive restarts the deadline. It is called after the program has read or written. The method rest stops the deadline
+// until the next call of alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
@@ -90,15 +92,15 @@ func (g *program) kill() {
 	})
 }
 
-// stop closes the input of the program, which asks a filter program to end. If the program still runs after killWait, stop kills
-// the program.
+// stop closes the input of the program, which asks a filter program to end. If the program still runs after killWait,
+// stop kills the program.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
 }
 
-// wait waits for the end of the process and returns its error, which is nil if it exits with 0. Before calling wait, the
-// caller must close the input and read all output that it needs.
+// wait waits for the end of the process and returns its error, which is nil if it exits with 0. Before calling wait,
+// the caller must close the input and read all output that it needs.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
 	g.over.Store(true)
@@ -165,8 +167,8 @@ func (p *Programs) OneShot(command string, f File) error {
 	return p.pipe(g.ctx, run, f.reader(), f.Out, command)
 }
 
-// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from p.oneShots. If ctx
-// ends before a slot is free, the error is ErrStopped.
+// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from
+// p.oneShots. If ctx ends before a slot is free, the error is ErrStopped.
 func (p *Programs) place(ctx context.Context) error {
 	select {
 	case p.oneShots <- struct{}{}:
@@ -176,12 +178,12 @@ func (p *Programs) place(ctx context.Context) error {
 	}
 }
 
-// pipe copies the reader in to a running command and the output of the command to out. It returns when the command has ended.
-// It is not an error if the command does not read all of its input.
+// pipe copies the reader in to a running command and the output of the command to out. It returns when the command has
+// ended. It is not an error if the command does not read all of its input.
 //
 // Input and output are copied concurrently, because a command may write output before it has read all input. If several
-// errors occur, pipe returns the first error of this list: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with the exit
-// status, and an error of reading in.
+// errors occur, pipe returns the first error of this list: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with the
+// exit status, and an error of reading in.
 func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.Writer, name string) error {
 	fed := make(chan error, 1)
 	go func() {
@@ -252,8 +254,9 @@ func expand(command, path string) string {
 // encodingName matches the names of encodings that may be passed to iconv(1).
 var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 
-// Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the given names
-// of the encoding in order. The second result is false if iconv(1) knows none of the names or the contents cannot be encoded.
+// Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the
+// given names of the encoding in order. The second result is false if iconv(1) knows none of the names or the contents
+// cannot be encoded.
 func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	p.mu.Lock()
 	g, err := p.beginWork()
@@ -291,8 +294,8 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 }
 
 // withoutReset removes the escape sequence that iconv(1) writes at the end of the text to reset the state of a stateful
-// encoding. git does not request this sequence from the iconv library, so a checkout does not have it. For other stateful
-// encodings, such as UTF-7, the output of iconv(1) is left unchanged.
+// encoding. git does not request this sequence from the iconv library, so a checkout does not have it. For other
+// stateful encodings, such as UTF-7, the output of iconv(1) is left unchanged.
 func withoutReset(name string, content, encoded []byte) []byte {
 	name = strings.ToUpper(name)
 	for prefix, reset := range map[string]string{"ISO-2022-JP": "\x1b(B", "ISO-2022-KR": "\x0f", "ISO-2022-CN": "\x0f"} {
@@ -310,8 +313,8 @@ type lineLog struct {
 	line []byte // start of a line whose end was not written yet
 }
 
-// Write collects bytes and logs every complete line, truncated to maxLogLine. It never returns an error, because an error would
-// disturb the program.
+// Write collects bytes and logs every complete line, truncated to maxLogLine. It never returns an error, because an
+// error would disturb the program.
 func (l *lineLog) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {

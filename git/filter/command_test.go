@@ -27,7 +27,8 @@ func TestOneShot(t *testing.T) {
 		{"cat", "a", large, large},
 		{"head -c 3", "a", large, "xxx"},
 		{"true", "a", large, ""},
-		{`printf '%%s|%%s' %f "$0"; cat >/dev/null`, "it's a $path/!x", "", `it's a $path/!x|printf '%s|%s' 'it'\''s a $path/!x' "$0"; cat >/dev/null`},
+		{`printf '%%s|%%s' %f "$0"; cat >/dev/null`, "it's a $path/!x", "",
+			`it's a $path/!x|printf '%s|%s' 'it'\''s a $path/!x' "$0"; cat >/dev/null`},
 		{"echo 100%% %d 5%; pwd", "a", "", "100% %d 5%\n" + tr.dir + "\n"},
 		{`echo "$GIT_DIR $GIT_INDEX_FILE$ARTIFACTFS_TOKEN$PWD"`, "a", "", tr.dir + "/git " + tr.dir + "\n"},
 		{"if [ -t 0 ] || ( : </dev/tty ) 2>/dev/null; then echo terminal; fi", "a", "", ""},
@@ -74,7 +75,9 @@ func TestStandardErrorIsLogged(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	tr := newTree(t, func(o *Options) { o.Log = zap.New(core) })
 	f, _ := file("a", "")
-	if err := tr.OneShot(`printf 'one\rtwo\n\nthr' >&2; printf 'ee\n' >&2; head -c 5000 /dev/zero | tr '\0' x >&2; echo >&2`, f); err != nil {
+	if err :=
+		tr.OneShot(`printf 'one\rtwo\n\nthr' >&2; printf 'ee\n' >&2; head -c 5000 /dev/zero | tr '\0' x >&2; echo >&2`,
+			f); err != nil {
 		t.Fatal(err)
 	}
 	var lines []string
@@ -113,12 +116,17 @@ func TestCloseKillsAll(t *testing.T) {
 // TestIconvLikeGit compares conversions between encodings that need tables with a checkout by git.
 func TestIconvLikeGit(t *testing.T) {
 	texts := []string{
-		"abc\n", "h\u00e9\u00ff\n", "\u0410\u0411\u0401\u0451\u0491\n", "\u65e5\u672c\u8a9e\n", "\u65e5\u672c\u8a9e", "\u4e2d\u6587 \u7e41\u9ad4\r\n", "\ud55c\uae00\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e\uff0d\u2212\n", "~\\\n", "\ufeffx\n", "\u0081\u009f\n", "\U0001f600", "bad \xff", "a\xe4\xb8",
-		"\u2460\u3231\n", "\uff71\uff72\n", "\u2014\u2015\u00a6\n", strings.Repeat("\u65e5\u672c\u00e9\n", 40_000), strings.Repeat("\u0430\n", 40_000),
+		"abc\n", "h\u00e9\u00ff\n", "\u0410\u0411\u0401\u0451\u0491\n", "\u65e5\u672c\u8a9e\n", "\u65e5\u672c\u8a9e",
+		"\u4e2d\u6587 \u7e41\u9ad4\r\n", "\ud55c\uae00\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e\uff0d\u2212\n", "~\\\n",
+		"\ufeffx\n", "\u0081\u009f\n", "\U0001f600", "bad \xff", "a\xe4\xb8",
+		"\u2460\u3231\n", "\uff71\uff72\n", "\u2014\u2015\u00a6\n", strings.Repeat("\u65e5\u672c\u00e9\n", 40_000),
+		strings.Repeat("\u0430\n", 40_000),
 	}
 	encodings := []string{
-		"SHIFT-JIS", "SJIS", "CP932", "EUC-JP", "ISO-2022-JP", "GBK", "GB18030", "BIG5", "EUC-KR", "KOI8-R", "windows-1250", "windows-1251", "WINDOWS-1252", "CP1253", "ISO-8859-2", "ISO-8859-15", "latin-1",
-		"UCS-2", "UCS-2LE", "macintosh", "IBM437", "ASCII//TRANSLIT", "latin1//IGNORE", "no-such", "UTF-32LE-BOM", "/etc/passwd", "-c", "--help", "a,b",
+		"SHIFT-JIS", "SJIS", "CP932", "EUC-JP", "ISO-2022-JP", "GBK", "GB18030", "BIG5", "EUC-KR", "KOI8-R", "windows-1250",
+		"windows-1251", "WINDOWS-1252", "CP1253", "ISO-8859-2", "ISO-8859-15", "latin-1",
+		"UCS-2", "UCS-2LE", "macintosh", "IBM437", "ASCII//TRANSLIT", "latin1//IGNORE", "no-such", "UTF-32LE-BOM",
+		"/etc/passwd", "-c", "--help", "a,b",
 	}
 	repo := t.TempDir()
 	git := func(args ...string) {
@@ -145,7 +153,8 @@ func TestIconvLikeGit(t *testing.T) {
 	for i, name := range encodings {
 		fmt.Fprintf(&attributes, "/%d/* working-tree-encoding=%s\n", i, name)
 	}
-	if err := os.WriteFile(filepath.Join(repo, ".git", "info", "attributes"), []byte(attributes.String()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(repo, ".git", "info", "attributes"), []byte(attributes.String()),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for i := range encodings {

@@ -1,16 +1,17 @@
-// Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and iconv.
+// Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and
+// iconv.
 //
-// Terms. A one-shot is a command that runs once for each file (`filter.<driver>.smudge`). A process is a long-running program
-// (`filter.<driver>.process`) that converts many files, by version 2 of the long-running filter protocol (gitattributes(5)).
-// A process that can delay accepts many files before it returns the first one, for example to download them in parallel. This
-// package only smudges, that is, converts files for the working tree; git itself runs the clean commands, which convert in
-// the other direction.
+// Terms. A one-shot is a command that runs once for each file (`filter.<driver>.smudge`). A process is a long-running
+// program (`filter.<driver>.process`) that converts many files, by version 2 of the long-running filter protocol
+// (gitattributes(5)). A process that can delay accepts many files before it returns the first one, for example to
+// download them in parallel. This package only smudges, that is, converts files for the working tree; git itself runs
+// the clean commands, which convert in the other direction.
 //
-// Promises. A process is started when it is needed. It is stopped after it was idle for idleTime, or by Release or Close. If
-// a process dies, another process is started and gets the unfinished files again. A program without input or output for
-// longer than Options.Deadline is killed. No program shares a terminal, process group or session with the user's programs.
-// Programs run in the working tree, but this package opens no file in it: a program may read from the mount while the mount
-// waits for the output of the program.
+// Promises. A process is started when it is needed. It is stopped after it was idle for idleTime, or by Release or
+// Close. If a process dies, another process is started and gets the unfinished files again. A program without input or
+// output for longer than Options.Deadline is killed. No program shares a terminal, process group or session with the
+// user's programs. Programs run in the working tree, but this package opens no file in it: a program may read from the
+// mount while the mount waits for the output of the program.
 //
 // Lock order: Programs.mu before pool.mu. No goroutine holds either lock while it waits for a program.
 package filter
@@ -41,16 +42,16 @@ const (
 	maxProcesses = 4
 	// maxOneShots is the maximum number of one-shots, including runs of iconv(1), at the same time.
 	maxOneShots = 8
-	// startPause is the time after a failed start of a process during which no process is started. A request in this time fails
-	// with the error of that start.
+	// startPause is the time after a failed start of a process during which no process is started. A request in this time
+	// fails with the error of that start.
 	startPause = time.Second
 	// maxBatch is the maximum number of files that a process delays at the same time.
 	maxBatch = 1000
 )
 
 var (
-	// ErrUnfiltered means that a program did not filter a file, because the program refused the file, failed, or does not support
-	// smudging.
+	// ErrUnfiltered means that a program did not filter a file, because the program refused the file, failed, or does not
+	// support smudging.
 	ErrUnfiltered = errors.New("filter program failed")
 	// ErrDeadline means that a program was killed because it had no input or output for longer than Options.Deadline.
 	ErrDeadline = errors.New("filter program timed out")
@@ -61,8 +62,9 @@ var (
 // Options describes the working tree that programs run for. The environment of the programs consists of Base, without
 // variables that name a repository or contain a secret (see private), and Env.
 type Options struct {
-	Dir  string   // the working tree; programs start in it
-	Base []string // environment variables in the form "NAME=value"; if Base is empty, the variables of this process are used
+	Dir string // the working tree; programs start in it
+	// environment variables in the form "NAME=value"; if Base is empty, the variables of this process are used
+	Base []string
 	Env  []string // additional environment variables, which are passed on unchanged
 	// Deadline is the maximum time that a program may run without input or output.
 	Deadline time.Duration
@@ -78,11 +80,12 @@ type File struct {
 	Size                 int64       // length of Content in bytes
 	Out                  Output      // receives the filtered contents
 	Wanted               func() bool // reports whether a caller still waits for the file; nil means that a caller waits
-	Ahead                bool        // whether the file is prefetched, so that it is filtered even if no caller waits for it yet
+	// whether the file is prefetched, so that it is filtered even if no caller waits for it yet
+	Ahead bool
 }
 
-// Output receives the output of a program. The method Reset discards everything that was written so far. It is called before each
-// attempt, because a program may run several times for the same file.
+// Output receives the output of a program. The method Reset discards everything that was written so far. It is called
+// before each attempt, because a program may run several times for the same file.
 type Output interface {
 	io.Writer
 	Reset() error
@@ -148,8 +151,8 @@ func private(entry string) bool {
 	return gitcmd.IsLocal(name)
 }
 
-// beginWork registers a call, and returns the generation to which the call belongs. Release and Close wait until the caller calls
-// Done of the generation's wg. After Close, beginWork returns ErrStopped. The caller holds p.mu.
+// beginWork registers a call, and returns the generation to which the call belongs. Release and Close wait until the
+// caller calls Done of the generation's wg. After Close, beginWork returns ErrStopped. The caller holds p.mu.
 func (p *Programs) beginWork() (*generation, error) {
 	if p.closed {
 		return nil, ErrStopped
@@ -158,9 +161,9 @@ func (p *Programs) beginWork() (*generation, error) {
 	return p.running, nil
 }
 
-// Process filters f through a process that runs command, and waits for the result without a time limit. If no caller wants the
-// file any more when f is the next file in the queue, the error is ErrStopped. If the error is nil, f.Out has received all of the
-// output.
+// Process filters f through a process that runs command, and waits for the result without a time limit. If no caller
+// wants the file any more when f is the next file in the queue, the error is ErrStopped. If the error is nil, f.Out has
+// received all of the output.
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
@@ -187,9 +190,9 @@ func (p *Programs) pool(command string) *pool {
 	return o
 }
 
-// Release stops all programs if no caller waits for any of them, and reports whether it has stopped them. It is called before the
-// mount is unmounted, because the working directory of an idle process is in the mount and would prevent the unmount. Programs are
-// started again when they are needed.
+// Release stops all programs if no caller waits for any of them, and reports whether it has stopped them. It is called
+// before the mount is unmounted, because the working directory of an idle process is in the mount and would prevent the
+// unmount. Programs are started again when they are needed.
 func (p *Programs) Release() bool {
 	p.mu.Lock()
 	free := !p.closed

@@ -24,8 +24,8 @@ func newPacketReader(r io.Reader) packetReader {
 	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }
 
-// next returns the data of the next packet; the data are valid until the next call. It returns nil for a flush packet and, like
-// git, for an empty packet.
+// next returns the data of the next packet; the data are valid until the next call. It returns nil for a flush packet
+// and, like git, for an empty packet.
 func (p packetReader) next() ([]byte, error) {
 	kind, data, err := p.Next()
 	switch {
@@ -41,8 +41,8 @@ func (p packetReader) next() ([]byte, error) {
 	return data, nil
 }
 
-// lines calls the function take for each line up to the next flush packet, without the line end. It returns the first error of
-// take.
+// lines calls the function take for each line up to the next flush packet, without the line end. It returns the first
+// error of take.
 func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
 		content, err := p.next()
@@ -56,8 +56,8 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: list has more than %d lines", errProtocol, maxLines)
 }
 
-// status reads lines up to the next flush packet. It returns the last status among these lines. If no line is a status, it returns
-// the status in the parameter before.
+// status reads lines up to the next flush packet. It returns the last status among these lines. If no line is a status,
+// it returns the status in the parameter before.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
@@ -69,8 +69,8 @@ func (p packetReader) status(before string) (string, error) {
 	return status, err
 }
 
-// copyTo copies the data of packets to w up to the next flush packet. If w fails, the error wraps errOutput; copyTo still
-// reads the remaining packets, so that the program can be used for other files.
+// copyTo copies the data of packets to w up to the next flush packet. If w fails, the error wraps errOutput; copyTo
+// still reads the remaining packets, so that the program can be used for other files.
 func (p packetReader) copyTo(w io.Writer) error {
 	var failed error
 	for {
@@ -92,8 +92,8 @@ func (p packetReader) copyTo(w io.Writer) error {
 // errOutput means that the filtered contents could not be written to File.Out, which is not a fault of the program.
 var errOutput = errors.New("write filtered contents")
 
-// packetWriter writes packets to a program, through a buffer. Only the method flush returns an error of a write: the first error
-// since the packetWriter was created.
+// packetWriter writes packets to a program, through a buffer. Only the method flush returns an error of a write: the
+// first error since the packetWriter was created.
 type packetWriter struct {
 	w *bufio.Writer
 }
@@ -107,8 +107,8 @@ func (p packetWriter) packet(content []byte) {
 	p.w.Write(content)
 }
 
-// content reads r to its end and writes the contents as packets. It returns an error of r. An error of a write is returned by
-// flush.
+// content reads r to its end and writes the contents as packets. It returns an error of r. An error of a write is
+// returned by flush.
 func (p packetWriter) content(r io.Reader) error {
 	buf := make([]byte, pktline.MaxData)
 	for {

@@ -14,8 +14,8 @@ import (
 // maxTries is the maximum number of processes that a file is sent to, if each of them dies while it filters the file.
 const maxTries = 3
 
-// job is one file in a pool. Until done is closed, only the worker that has taken the job uses its fields, except the field since.
-// After done was closed, the fields do not change.
+// job is one file in a pool. Until done is closed, only the worker that has taken the job uses its fields, except the
+// field since. After done was closed, the fields do not change.
 type job struct {
 	file  File
 	since time.Time     // time at which the job was queued; protected by pool.mu
@@ -30,8 +30,9 @@ func (j *job) finish(err error) {
 	close(j.done)
 }
 
-// pool manages the processes of one command. Usually there is only one process; another one is started when a file has waited
-// for the duration patience. Each process has a worker, which is the goroutine that communicates with the process.
+// pool manages the processes of one command. Usually there is only one process; another one is started when a file has
+// waited for the duration patience. Each process has a worker, which is the goroutine that communicates with the
+// process.
 type pool struct {
 	programs *Programs
 	command  string
@@ -46,8 +47,8 @@ type pool struct {
 	failedAt time.Time // time of the last attempt to start a process
 }
 
-// push queues a job and makes sure that a worker takes it. It starts the first worker immediately. It starts another worker
-// if the job still waits after the duration patience and no worker is idle.
+// push queues a job and makes sure that a worker takes it. It starts the first worker immediately. It starts another
+// worker if the job still waits after the duration patience and no worker is idle.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,12 +74,13 @@ func (o *pool) hire(g *generation) {
 	}()
 }
 
-// relieve starts another worker if the oldest job has waited for the duration patience, all workers are busy, and there are
-// fewer than maxProcesses workers.
+// relieve starts another worker if the oldest job has waited for the duration patience, all workers are busy, and there
+// are fewer than maxProcesses workers.
 func (o *pool) relieve(g *generation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.queue) > 0 && o.idle == 0 && o.workers < maxProcesses && g.ctx.Err() == nil && time.Since(o.queue[0].since) >= patience {
+	if len(o.queue) > 0 && o.idle == 0 && o.workers < maxProcesses && g.ctx.Err() == nil &&
+		time.Since(o.queue[0].since) >= patience {
 		o.hire(g)
 	}
 }
@@ -121,9 +123,9 @@ func (w *worker) work() {
 	}
 }
 
-// take waits for jobs and moves at most maxBatch of them from the queue to the list of busy jobs. It returns nil if the queue was
-// empty for idleTime or if the programs are being stopped; the worker must then end. The last worker that ends finishes the
-// remaining jobs with ErrStopped.
+// take waits for jobs and moves at most maxBatch of them from the queue to the list of busy jobs. It returns nil if the
+// queue was empty for idleTime or if the programs are being stopped; the worker must then end. The last worker that
+// ends finishes the remaining jobs with ErrStopped.
 func (w *worker) take() []*job {
 	o := w.pool
 	timer := time.NewTimer(idleTime)
@@ -179,8 +181,8 @@ func (o *pool) release(jobs []*job) {
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless the worker already has one. If a start has failed less than startPause ago, connect makes no new
-// attempt and returns the error of that start, so that a broken command is not started for every file.
+// connect starts a process unless the worker already has one. If a start has failed less than startPause ago, connect
+// makes no new attempt and returns the error of that start, so that a broken command is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -204,15 +206,16 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round filters jobs. If the process can delay files, round sends all jobs to it at the same time. It finishes each job, unless
-// another process must try the job; such jobs are in the result again.
+// round filters jobs. If the process can delay files, round sends all jobs to it at the same time. It finishes each
+// job, unless another process must try the job; such jobs are in the result again.
 //
-// A single job is never delayed, because the program has no other file to filter during the delay. Two jobs with the same path
-// cannot be delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered after
-// the first.
+// A single job is never delayed, because the program has no other file to filter during the delay. Two jobs with the
+// same path cannot be delayed at the same time, because the protocol identifies a delayed file by its path; the second
+// job is filtered after the first.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
-		w.c.end(false) // start a new process, because some programs, such as git-lfs, accept no delayed files after they have listed some
+		// start a new process, because some programs, such as git-lfs, accept no delayed files after they have listed some
+		w.c.end(false)
 		w.c = nil
 	}
 	waiting := map[string]*job{}
@@ -251,8 +254,8 @@ func (w *worker) round(jobs []*job) (again []*job) {
 	return again
 }
 
-// collect waits until delayed files are available, reads these files and finishes their jobs. The map waiting contains the delayed
-// jobs, by path. After an error the process cannot be used any more.
+// collect waits until delayed files are available, reads these files and finishes their jobs. The map waiting contains
+// the delayed jobs, by path. After an error the process cannot be used any more.
 func (w *worker) collect(waiting map[string]*job) error {
 	paths, err := w.c.available()
 	if err != nil {
@@ -296,9 +299,9 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury kills the process, which has failed with the error err while it was filtering the list jobs. If the process had answered
-// for other files before, another process may try these jobs: bury returns the jobs that were sent to fewer than maxTries
-// processes in the result again. It finishes all other jobs with an error.
+// bury kills the process, which has failed with the error err while it was filtering the list jobs. If the process had
+// answered for other files before, another process may try these jobs: bury returns the jobs that were sent to fewer
+// than maxTries processes in the result again. It finishes all other jobs with an error.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served
 	w.c.end(true)

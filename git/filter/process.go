@@ -65,7 +65,8 @@ func (c *process) handshake() error {
 	if err != nil {
 		return err
 	}
-	for _, able := range []string{"clean", "smudge", "delay"} { // like git, request all three, because some programs expect this
+	// like git, request all three, because some programs expect this
+	for _, able := range []string{"clean", "smudge", "delay"} {
 		c.in.line("capability=" + able)
 	}
 	c.in.end()
@@ -93,9 +94,9 @@ const (
 	broken                 // the program cannot be used any more
 )
 
-// filter sends a file to the program and reads the answer. If mayDelay is set, the program may delay the file. If the answer is
-// refused or broken, the error is the cause. If the answer is answered, the error is nil, or wraps errOutput if the output could
-// not be written.
+// filter sends a file to the program and reads the answer. If mayDelay is set, the program may delay the file. If the
+// answer is refused or broken, the error is the cause. If the answer is answered, the error is nil, or wraps errOutput
+// if the output could not be written.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
@@ -134,9 +135,9 @@ func (c *process) head(f *File) {
 
 // reply completes a request and reads the program's answer.
 //
-// After the status "success" the program sends the output, and after the output it may send another status, which replaces the
-// first. The status "error" means that the program refuses this file, and "abort" that it refuses this and all later files
-// (gitattributes(5)). Any other status is a protocol error, after which the program cannot be used.
+// After the status "success" the program sends the output, and after the output it may send another status, which
+// replaces the first. The status "error" means that the program refuses this file, and "abort" that it refuses this and
+// all later files (gitattributes(5)). Any other status is a protocol error, after which the program cannot be used.
 func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	c.in.end()
 	if err := c.in.flush(); err != nil {
@@ -176,8 +177,8 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	return broken, fmt.Errorf("%w: unknown status %.100q", errProtocol, status)
 }
 
-// available waits until the program can return delayed files, and returns the paths of these files. If the list is empty, no
-// file is delayed any more.
+// available waits until the program can return delayed files, and returns the paths of these files. If the list is
+// empty, no file is delayed any more.
 func (c *process) available() ([]string, error) {
 	c.listed = true
 	c.in.line("command=list_available_blobs")
@@ -202,8 +203,8 @@ func (c *process) available() ([]string, error) {
 	return paths, err
 }
 
-// end stops the process by closing its input, and returns when the process has ended. If kill is set, end first kills the process.
-// Otherwise it kills the process if the process writes no output for the duration killWait.
+// end stops the process by closing its input, and returns when the process has ended. If kill is set, end first kills
+// the process. Otherwise it kills the process if the process writes no output for the duration killWait.
 func (c *process) end(kill bool) {
 	if kill {
 		c.run.kill()

@@ -19,7 +19,8 @@ import (
 func TestProcessIsKept(t *testing.T) {
 	tr := newTree(t, nil)
 	large := strings.Repeat("abc\n", 300_000)
-	for path, content := range map[string]string{"a": "one", "d/e": "two\n", "empty": "", "large": large, "packet": large[:pktline.MaxData], "more": large[:pktline.MaxData+1]} {
+	for path, content := range map[string]string{"a": "one", "d/e": "two\n", "empty": "", "large": large,
+		"packet": large[:pktline.MaxData], "more": large[:pktline.MaxData+1]} {
 		got, err := tr.through("plain", path, content)
 		if err != nil || got != strings.ToUpper(content) {
 			t.Errorf("filter %s: got %d bytes, %v", path, len(got), err)
@@ -90,7 +91,8 @@ func TestDelayedContents(t *testing.T) {
 		t.Errorf("hardly any content was delayed: %s", text)
 	}
 	check(100) // the contents of a single file need not be delayed
-	if after, n := tr.trace(); n["start"] != 1 || strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
+	if after, n := tr.trace(); n["start"] != 1 ||
+		strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
 		t.Errorf("commands after a lone request: %v, want one start and no further delay", n)
 	}
 }
@@ -200,7 +202,8 @@ func TestIdleProcessHasNoDeadline(t *testing.T) {
 	tr := newTree(t, nil)
 	first, _ := file("a", "x")
 	j := &job{file: first, done: make(chan struct{})}
-	o := &pool{programs: tr.Programs, command: command("plain"), wake: make(chan struct{}, 1), queue: []*job{j}, workers: 1}
+	o := &pool{programs: tr.Programs, command: command("plain"), wake: make(chan struct{}, 1),
+		queue: []*job{j}, workers: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	w, ended := worker{pool: o, ctx: ctx}, make(chan struct{})
 	go func() { w.work(); close(ended) }()
@@ -314,8 +317,10 @@ func FuzzAnswers(f *testing.F) {
 	able := "0016capability=smudge\n0015capability=delay\n0000"
 	for _, s := range []string{
 		hello + able + "0013status=success\n0000" + "0005X" + "0000" + "0000",
-		hello + able + "0013status=delayed\n0000" + "000fpathname=a\n0000" + "0013status=success\n0000" + "0013status=success\n00000005X00000000",
-		hello + able + "0011status=error\n0000", hello + able + "0011status=abort\n0000", hello, "", "0000", "fff1", "0003", "zzzz", hello + "0004", hello + able + "0013status=success\n0000fff0abc",
+		hello + able + "0013status=delayed\n0000" + "000fpathname=a\n0000" + "0013status=success\n0000" +
+			"0013status=success\n00000005X00000000",
+		hello + able + "0011status=error\n0000", hello + able + "0011status=abort\n0000", hello, "", "0000", "fff1", "0003",
+		"zzzz", hello + "0004", hello + able + "0013status=success\n0000fff0abc",
 	} {
 		f.Add([]byte(s))
 	}

@@ -29,7 +29,8 @@ func TestConfinedMemory(t *testing.T) {
 	// Git reads all of the standard input into memory, so it exceeds the limit.
 	hash := c.ForCommits().Command(t.Context(), "hash-object", "-t", "commit", "--literally", "--stdin")
 	hash.Stdin = strings.NewReader(strings.Repeat("x", 100<<20))
-	if err := Run(hash); err == nil || !strings.HasPrefix(err.Error(), "git hash-object: ") || !strings.Contains(err.Error(), "memory") {
+	if err := Run(hash); err == nil || !strings.HasPrefix(err.Error(), "git hash-object: ") ||
+		!strings.Contains(err.Error(), "memory") {
 		t.Errorf("command that needs too much memory: got %v", err)
 	}
 	limited := WithMemory(t.Context(), 256<<20)
@@ -59,7 +60,8 @@ func TestLimitMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var limit unix.Rlimit
-	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, nil, &limit); err != nil || limit.Cur != 64<<20 || limit.Max != 64<<20 {
+	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, nil, &limit); err != nil || limit.Cur != 64<<20 ||
+		limit.Max != 64<<20 {
 		t.Errorf("limit: got %+v, %v", limit, err)
 	}
 }
@@ -75,7 +77,8 @@ func TestConfinedEnvironment(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", "")
-	if err := Run(Confined{Memory: 1 << 30}.Command(t.Context(), "version")); err == nil || !strings.Contains(err.Error(), exec.ErrNotFound.Error()) {
+	if err := Run(Confined{Memory: 1 << 30}.Command(t.Context(), "version")); err == nil ||
+		!strings.Contains(err.Error(), exec.ErrNotFound.Error()) {
 		t.Errorf("command without git: got %v", err)
 	}
 }

@@ -1,8 +1,8 @@
-// Package gitcmd runs git. Because no other package of the product runs git, this package determines which variables a git
-// command inherits from this process, and all errors have the same form: "git VERB: CAUSE: output of git".
+// Package gitcmd runs git. Because no other package of the product runs git, this package determines which variables a
+// git command inherits from this process, and all errors have the same form: "git VERB: CAUSE: output of git".
 //
-// New runs git in a repository that the caller names by arguments or variables. Isolated does the same without the user's
-// settings. AsUser runs git in the same way as the user would in a shell.
+// New runs git in a repository that the caller names by arguments or variables. Isolated does the same without the
+// user's settings. AsUser runs git in the same way as the user would in a shell.
 package gitcmd
 
 import (
@@ -26,11 +26,12 @@ const (
 	PlainText = "LC_ALL=C"              // messages and sort order do not depend on the user's language
 )
 
-// LocalVariables are the variables of git that select a repository, a part of it, or its index. git sets such variables for
-// hooks and aliases. The list consists of the variables that `git rev-parse --local-env-vars` prints, without those for
-// configuration except GIT_CONFIG, and of GIT_CEILING_DIRECTORIES.
+// LocalVariables are the variables of git that select a repository, a part of it, or its index. git sets such variables
+// for hooks and aliases. The list consists of the variables that `git rev-parse --local-env-vars` prints, without those
+// for configuration except GIT_CONFIG, and of GIT_CEILING_DIRECTORIES.
 var LocalVariables = []string{
-	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DIR", "GIT_GRAFT_FILE",
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DIR",
+	"GIT_GRAFT_FILE",
 	"GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS",
 	"GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
 }
@@ -38,7 +39,8 @@ var LocalVariables = []string{
 // IsLocal reports whether name is one of LocalVariables.
 func IsLocal(name string) bool { return slices.Contains(LocalVariables, name) }
 
-// Environ returns the variables in base without LocalVariables. If base is nil, Environ uses the environment of this process.
+// Environ returns the variables in base without LocalVariables. If base is nil, Environ uses the environment of this
+// process.
 func Environ(base []string) []string {
 	if base == nil {
 		base = os.Environ()
@@ -48,7 +50,8 @@ func Environ(base []string) []string {
 
 // Clear returns the environment of this process without the variables of git, except those named in keep.
 func Clear(keep ...string) []string {
-	return without(os.Environ(), func(name string) bool { return strings.HasPrefix(name, "GIT_") && !slices.Contains(keep, name) })
+	return without(os.Environ(),
+		func(name string) bool { return strings.HasPrefix(name, "GIT_") && !slices.Contains(keep, name) })
 }
 
 // without returns the variables in env, except those for whose names the function drop returns true.
@@ -117,8 +120,8 @@ func Isolated(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// AsUser returns a git command with the environment and the working directory of this process, which must be a command that
-// the user has started. So git finds the same repository as if the user had started git.
+// AsUser returns a git command with the environment and the working directory of this process, which must be a command
+// that the user has started. So git finds the same repository as if the user had started git.
 func AsUser(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "git", args...)
 }
@@ -172,8 +175,8 @@ func Run(cmd *exec.Cmd) error {
 	return Failed(cmd, cmd.Run(), stderr.Bytes())
 }
 
-// Output runs cmd, sets its Stdout and Stderr, and returns what git has printed, even if the command has failed. In this
-// case the error is an *Error.
+// Output runs cmd, sets its Stdout and Stderr, and returns what git has printed, even if the command has failed. In
+// this case the error is an *Error.
 func Output(cmd *exec.Cmd) ([]byte, error) {
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout

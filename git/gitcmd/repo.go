@@ -62,8 +62,8 @@ func (r Repo) Runner(ctx context.Context) func(args ...string) ([]byte, error) {
 	return func(args ...string) ([]byte, error) { return r.Output(ctx, "", args...) }
 }
 
-// Stream runs cmd and calls the function read with its output. If read returns an error, Stream ends the command and returns this error.
-// If the command fails by itself, the error is an *Error.
+// Stream runs cmd and calls the function read with its output. If read returns an error, Stream ends the command and
+// returns this error. If the command fails by itself, the error is an *Error.
 func Stream(cmd *exec.Cmd, read func(out io.Reader) error) error {
 	stderr := &Tail{}
 	cmd.Stderr = stderr

@@ -19,7 +19,8 @@ func TestRepo(t *testing.T) {
 		}
 	}
 	for name, r := range map[string]Repo{
-		"own": {Dir: dirs["first"], Base: IsolatedEnviron()}, "confined": Confined{Env: IsolatedEnviron(), Memory: 1 << 30}.In(dirs["first"]),
+		"own":      {Dir: dirs["first"], Base: IsolatedEnviron()},
+		"confined": Confined{Env: IsolatedEnviron(), Memory: 1 << 30}.In(dirs["first"]),
 	} {
 		id, err := r.Output(t.Context(), name, "hash-object", "-w", "--stdin")
 		if err != nil {
@@ -38,7 +39,8 @@ func TestRepo(t *testing.T) {
 			t.Errorf("%s without the alternate: got %v, want exit status 128", name, err)
 		}
 	}
-	r := Repo{Dir: dirs["first"], Writes: filepath.Join(dirs["new"], "objects"), Options: []string{"-c", "a.b=c"}, Env: []string{"V=w"}}
+	r := Repo{Dir: dirs["first"], Writes: filepath.Join(dirs["new"], "objects"), Options: []string{"-c", "a.b=c"},
+		Env: []string{"V=w"}}
 	id, err := r.Output(t.Context(), "text", "hash-object", "-w", "--stdin")
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +54,8 @@ func TestRepo(t *testing.T) {
 	if out, err := r.Runner(t.Context())("config", "a.b"); err != nil || string(out) != "c\n" {
 		t.Errorf("option of a runner: got %q, %v, want c", out, err)
 	}
-	if cmd := r.Command(t.Context(), "version"); cmd.Dir != r.Dir || !slices.Contains(cmd.Env, "V=w") || !slices.Contains(cmd.Env, NoPrompt) {
+	if cmd := r.Command(t.Context(), "version"); cmd.Dir != r.Dir || !slices.Contains(cmd.Env, "V=w") ||
+		!slices.Contains(cmd.Env, NoPrompt) {
 		t.Errorf("command: directory %q, environment %q", cmd.Dir, cmd.Env)
 	}
 }
@@ -85,7 +88,8 @@ func TestStream(t *testing.T) {
 	if !Exited(err, 128) || !errors.Is(err, enough) {
 		t.Errorf("command that fails: got %v, want exit status 128 and the error of the reader", err)
 	}
-	if err := Stream(New(t.Context(), "version"), func(out io.Reader) error { return second(io.Copy(io.Discard, out)) }); err != nil {
+	if err := Stream(New(t.Context(), "version"),
+		func(out io.Reader) error { return second(io.Copy(io.Discard, out)) }); err != nil {
 		t.Errorf("command that succeeds: %v", err)
 	}
 }

@@ -23,9 +23,9 @@ import (
 // ErrLocked means that another git process is changing the index, or was killed while it changed the index.
 var ErrLocked = errors.New("index.lock exists: another git process is running, or was killed")
 
-// lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for milliseconds, and
-// FillIndex holds it for an even shorter time. A lock that is held for longer than lockWait belongs to a command that waits for
-// an editor, or was left by a process that was killed.
+// lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
+// milliseconds, and FillIndex holds it for an even shorter time. A lock that is held for longer than lockWait belongs
+// to a command that waits for an editor, or was left by a process that was killed.
 const lockWait = time.Second
 
 // LockedIndex is the index of a git directory while this process holds index.lock.
@@ -36,17 +36,17 @@ type LockedIndex struct {
 	given bool   // whether Release has removed the lock; an index.lock that exists after that belongs to another process
 }
 
-// lockMark is the contents of each index.lock that this program creates. lockPrefix is the start of the names of temporary files
-// that are later renamed to the lock or to the index. With both, BreakLocks recognizes the files that a killed process of this
-// program has left. git writes the new index into its lock file, whereas this program writes the new index to another file, so
-// git never creates a lock file with the contents lockMark.
+// lockMark is the contents of each index.lock that this program creates. lockPrefix is the start of the names of
+// temporary files that are later renamed to the lock or to the index. With both, BreakLocks recognizes the files that a
+// killed process of this program has left. git writes the new index into its lock file, whereas this program writes the
+// new index to another file, so git never creates a lock file with the contents lockMark.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
 )
 
-// LockIndex creates index.lock, as git commands do, and so locks the index. It returns ErrLocked if another process holds
-// the lock for longer than lockWait.
+// LockIndex creates index.lock, as git commands do, and so locks the index. It returns ErrLocked if another process
+// holds the lock for longer than lockWait.
 func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	l := &LockedIndex{dir: d, path: filepath.Join(d.path, "index")}
 	for until := time.Now().Add(lockWait); ; {
@@ -74,7 +74,8 @@ func (l *LockedIndex) take() (bool, error) {
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Link(f.Name(), l.path+".lock") // use a hard link, because the lock file must never exist without its contents
+		// use a hard link, because the lock file must never exist without its contents
+		err = os.Link(f.Name(), l.path+".lock")
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -85,14 +86,14 @@ func (l *LockedIndex) take() (bool, error) {
 	return true, nil
 }
 
-// BreakLocks removes the lock files of processes that were killed: those of this program, and those of git commands that this
-// program had started.
+// BreakLocks removes the lock files of processes that were killed: those of this program, and those of git commands
+// that this program had started.
 func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
 }
 
-// breakIndex removes an index.lock that this program has created, and temporary files that this program would have renamed to the
-// lock or to the index.
+// breakIndex removes an index.lock that this program has created, and temporary files that this program would have
+// renamed to the lock or to the index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(disk.QuoteGlob(d.path), lockPrefix+"*"))
@@ -117,9 +118,9 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace replaces the index with x, and sets the modification time of the index file to the time in the parameter written. git
-// compares the contents of each file that is not older than the index, so this time determines which files git compares. The lock
-// stays, so that Restore can undo the replacement.
+// Replace replaces the index with x, and sets the modification time of the index file to the time in the parameter
+// written. git compares the contents of each file that is not older than the index, so this time determines which files
+// git compares. The lock stays, so that Restore can undo the replacement.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
 	if err != nil {
@@ -153,8 +154,8 @@ func (l *LockedIndex) Restore() error {
 	return nil
 }
 
-// writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller renames
-// the file to the name of the index.
+// writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller
+// renames the file to the name of the index.
 func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err error) {
 	f, err := os.CreateTemp(d.path, lockPrefix)
 	if err != nil {
@@ -188,16 +189,16 @@ func (l *LockedIndex) Release() error {
 	return err
 }
 
-// Difference is a path that differs between two trees. If the path does not exist in one of the trees, its mode there is
-// zero.
+// Difference is a path that differs between two trees. If the path does not exist in one of the trees, its mode there
+// is zero.
 type Difference struct {
 	Path             string
 	OldMode, NewMode object.Mode
 	Old, New         object.ID
 }
 
-// Differences compares two trees, which are in the parameters from and to, and returns the paths that differ, sorted. The zero id
-// stands for the empty tree.
+// Differences compares two trees, which are in the parameters from and to, and returns the paths that differ, sorted.
+// The zero id stands for the empty tree.
 func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
 	empty, err := object.Hash(d.format, object.Tree, nil)
 	if err != nil {
@@ -208,8 +209,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			*id = empty
 		}
 	}
-	// The option --ignore-submodules states which changes of submodules to report. Without this option git would read .gitmodules
-	// to determine that.
+	// The option --ignore-submodules states which changes of submodules to report. Without this option git would read
+	// .gitmodules to determine that.
 	out, err := d.git.output(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
 		"--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
@@ -242,12 +243,12 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 	return list, nil
 }
 
-// atOnceArgs is the maximum total size in bytes of the paths in the arguments of one command. Linux allows at least 128 KiB of
-// arguments (execve(2)).
+// atOnceArgs is the maximum total size in bytes of the paths in the arguments of one command. Linux allows at least 128
+// KiB of arguments (execve(2)).
 const atOnceArgs = 64 << 10
 
-// Modified returns those elements of paths whose files in the working tree differ from the index. Like git switch, and unlike git diff, it
-// hashes the files and reads no blobs, which may not be on this host.
+// Modified returns those elements of paths whose files in the working tree differ from the index. Like git switch, and
+// unlike git diff, it hashes the files and reads no blobs, which may not be on this host.
 func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	var modified []string
 	for len(paths) > 0 {
@@ -256,7 +257,8 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 			bytes += len(paths[n]) + 1
 			n++
 		}
-		args := []string{"status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all", "--"}
+		args := []string{"status", "--porcelain", "-z", "--no-renames", "--untracked-files=no",
+			"--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
 			// Without "literal", git would interpret * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
@@ -280,7 +282,8 @@ func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	out, err := d.git.output(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
+	out, err := d.git.output(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z",
+		"--stdin", "--no-index")
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 { // git ignores none of the paths
 		return nil, nil
@@ -300,7 +303,8 @@ func split(out []byte) []string {
 
 // Staged returns the paths whose entries in the index differ from those in the tree with the id in the parameter tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
-	out, err := d.git.output(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none",
+	out, err := d.git.output(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames",
+		"--ignore-submodules=none",
 		tree.String())
 	return split(out), err
 }

@@ -51,13 +51,15 @@ func TestLikeClone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := gittest.Git(context.Background(), dir, "clone", "--quiet", "--filter=blob:none", url, "clone"); err != nil {
+		if _, err := gittest.Git(context.Background(), dir, "clone", "--quiet", "--filter=blob:none", url,
+			"clone"); err != nil {
 			t.Fatal(err)
 		}
 		theirs, ours := filepath.Join(dir, "clone", ".git"), filepath.Join(dir, "git")
 		d, err := Create(ours, Options{
 			Format: f, WorkTree: filepath.Join(dir, "work"), Remote: url, Objects: filepath.Join(repo.Path, "objects"),
-			Ref: "refs/heads/main", Commit: tip, Partial: true, Default: "refs/heads/main", Git: installed(t), Monitor: "/nonexistent", Helper: "/nonexistent/it's",
+			Ref: "refs/heads/main", Commit: tip, Partial: true, Default: "refs/heads/main", Git: installed(t),
+			Monitor: "/nonexistent", Helper: "/nonexistent/it's",
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +68,8 @@ func TestLikeClone(t *testing.T) {
 			t.Fatal(err)
 		}
 		compareFiles(t, theirs, ours)
-		for _, command := range []string{"for-each-ref", "symbolic-ref HEAD", "symbolic-ref refs/remotes/origin/HEAD", "rev-parse HEAD origin main@{upstream}", "log -g --format=%H%gs%gn%ge"} {
+		for _, command := range []string{"for-each-ref", "symbolic-ref HEAD", "symbolic-ref refs/remotes/origin/HEAD",
+			"rev-parse HEAD origin main@{upstream}", "log -g --format=%H%gs%gn%ge"} {
 			if got, want := git(t, ours, strings.Fields(command)...), git(t, theirs, strings.Fields(command)...); got != want {
 				t.Errorf("git %s printed %q, in the clone %q", command, got, want)
 			}
@@ -118,7 +121,8 @@ func compareFiles(t *testing.T, theirs, ours string) {
 	}
 	for name := range b {
 		switch name {
-		case "packed-refs", monitorConfig, loginsConfig, query.HookName, query.CarefulName, "logs/refs/heads/", "logs/refs/heads/main":
+		case "packed-refs", monitorConfig, loginsConfig, query.HookName, query.CarefulName, "logs/refs/heads/",
+			"logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
 				t.Errorf("the clone does not have %s", name)
@@ -147,8 +151,10 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	}
 	for _, line := range b {
 		key, _, _ := strings.Cut(line, "=")
-		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && key != "include.path" && !strings.HasPrefix(key, "remote."+helperRemote+".") &&
-			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "maintenance.strategy", "extensions.objectformat"}, key) {
+		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && key != "include.path" &&
+			!strings.HasPrefix(key, "remote."+helperRemote+".") &&
+			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "maintenance.strategy",
+				"extensions.objectformat"}, key) {
 			t.Errorf("the clone does not have the setting %s", line)
 		}
 	}
@@ -204,7 +210,8 @@ func TestMonitorSettings(t *testing.T) {
 		hook string
 		want string
 	}{
-		{Version{2, 55}, "/bin/monitor", "true"}, {Version{3, 0}, "", "true"}, {Version{2, 39}, "/bin/monitor", "link"}, {Version{2, 39}, "", ""}, {Version{2, 43}, "/bin/monitor", "link"}, {Version{}, "/bin/monitor", "link"},
+		{Version{2, 55}, "/bin/monitor", "true"}, {Version{3, 0}, "", "true"}, {Version{2, 39}, "/bin/monitor", "link"},
+		{Version{2, 39}, "", ""}, {Version{2, 43}, "/bin/monitor", "link"}, {Version{}, "/bin/monitor", "link"},
 	} {
 		dir, err := filepath.EvalSymlinks(t.TempDir())
 		if err != nil {
@@ -237,7 +244,8 @@ func TestMonitorSettings(t *testing.T) {
 		}
 		other := filepath.Join(dir, "other")
 		git(t, path, "worktree", "add", "--quiet", "--no-checkout", other)
-		if got, err := gittest.Git(context.Background(), other, "config", "--default", "", "core.fsmonitor"); got != "" || err != nil {
+		if got, err := gittest.Git(context.Background(), other, "config", "--default", "", "core.fsmonitor"); got != "" ||
+			err != nil {
 			t.Errorf("core.fsmonitor in another working tree: got %q, %v", got, err)
 		}
 		git(t, path, "config", "core.fsmonitor", "false")
@@ -248,7 +256,8 @@ func TestMonitorSettings(t *testing.T) {
 }
 
 func TestInstalledGit(t *testing.T) {
-	if v := installed(t); !v.AtLeast(Version{2, 20}) || v.AtLeast(Version{v.Major, v.Minor + 1}) || !v.AtLeast(Version{v.Major - 1, 99}) {
+	if v := installed(t); !v.AtLeast(Version{2, 20}) || v.AtLeast(Version{v.Major, v.Minor + 1}) ||
+		!v.AtLeast(Version{v.Major - 1, 99}) {
 		t.Errorf("version of git: got %v", v)
 	}
 	t.Setenv("PATH", t.TempDir())
@@ -297,13 +306,15 @@ func TestWriteIndex(t *testing.T) {
 			}
 			t.Setenv("GIT_CONFIG_GLOBAL", global)
 			repo, _ := source(t, object.SHA1)
-			tip, err := repo.Commit("main", map[string]gittest.File{".gitignore": {Data: []byte("*.o\n")}, "a/b/c": {Data: []byte("c\n")}}, "more")
+			tip, err := repo.Commit("main", map[string]gittest.File{".gitignore": {Data: []byte("*.o\n")},
+				"a/b/c": {Data: []byte("c\n")}}, "more")
 			if err != nil {
 				t.Fatal(err)
 			}
 			work := t.TempDir()
 			path := filepath.Join(t.TempDir(), "git")
-			d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
+			d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+				Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -361,7 +372,8 @@ func TestGoGitReadsIndex(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
 	path := filepath.Join(t.TempDir(), "git")
-	d, err := Create(path, Options{WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: commits[4], Git: installed(t)})
+	d, err := Create(path, Options{WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+		Ref: "refs/heads/main", Commit: commits[4], Git: installed(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// commands runs git commands on the git directory of a mount and its working tree, and removes the lock files of git commands
-// that were killed. Dir uses it for all data that git itself must read or change. It needs no lock, because its fields do not
-// change.
+// commands runs git commands on the git directory of a mount and its working tree, and removes the lock files of git
+// commands that were killed. Dir uses it for all data that git itself must read or change. It needs no lock, because
+// its fields do not change.
 type commands struct {
 	path, workTree string // path is the git directory, and workTree is the root of the mount
 }
@@ -31,7 +31,8 @@ func (c *commands) objects(ctx context.Context, names ...string) ([]object.ID, e
 		return nil, fmt.Errorf("look up objects: git printed %d lines for %d names", len(lines), len(names))
 	}
 	for i, line := range lines {
-		if id, err := object.ParseID(line); err == nil { // for a name that cannot be resolved, git prints "missing" or "ambiguous"
+		// for a name that cannot be resolved, git prints "missing" or "ambiguous"
+		if id, err := object.ParseID(line); err == nil {
 			ids[i] = id
 		}
 	}
@@ -46,7 +47,8 @@ func (c *commands) output(ctx context.Context, stdin []byte, args ...string) ([]
 	return gitcmd.Output(cmd)
 }
 
-// command returns a git command that neither prompts the user nor fetches objects. It must not change HEAD or the configuration.
+// command returns a git command that neither prompts the user nor fetches objects. It must not change HEAD or the
+// configuration.
 func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
 	r, err := guard.Open(ctx, c.path)
 	cmd := c.in(ctx, r, args...)

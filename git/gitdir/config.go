@@ -18,14 +18,15 @@ import (
 const (
 	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
 	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
-	// helperRemote is the name of the promisor remote through which git requests missing objects from the daemon. Its section
-	// must precede the section of the mounted remote, because git tries promisor remotes in the order of the configuration file.
-	// (extensions.partialClone would have the same effect, but libgit2 refuses repositories with this setting.)
+	// helperRemote is the name of the promisor remote through which git requests missing objects from the daemon. Its
+	// section must precede the section of the mounted remote, because git tries promisor remotes in the order of the
+	// configuration file. (extensions.partialClone would have the same effect, but libgit2 refuses repositories with this
+	// setting.)
 	helperRemote = "artifactfs"
 )
 
-// configure adds two groups of settings to c, the configuration of git's template: those that git clone sets, and those that
-// artifactfs needs. It returns the contents of the configuration file.
+// configure adds two groups of settings to c, the configuration of git's template: those that git clone sets, and those
+// that artifactfs needs. It returns the contents of the configuration file.
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// The includes are the first sections, so that the user's settings, which follow, take precedence.
 	first := config.New()
@@ -46,18 +47,19 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	remote := refname.Remote(path)
 	c.SetOption("remote", remote, "url", o.Remote).
 		SetOption("remote", remote, "fetch", "+refs/heads/*:refs/remotes/"+remote+"/*")
-	// Set these keys only for partial clones. If the remote is a plain file server, each of these keys would make git request
-	// missing objects from the remote again and again.
+	// Set these keys only for partial clones. If the remote is a plain file server, each of these keys would make git
+	// request missing objects from the remote again and again.
 	if o.Partial {
 		c.SetOption("remote", remote, "promisor", "true").SetOption("remote", remote, "partialclonefilter", "blob:none")
 	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
 		c.SetOption("branch", branch, "remote", remote).SetOption("branch", branch, "merge", o.Ref)
 	}
-	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it.
-	// If a user runs maintenance, git 2.55 would repack in geometric steps by default. This fails if all packs of the promisor are in
-	// alternates: git then writes a pack without objects, which its multi-pack index refuses.
-	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("maintenance", "", "strategy", "gc")
+	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it. If a
+	// user runs maintenance, git 2.55 would repack in geometric steps by default. This fails if all packs of the promisor
+	// are in alternates: git then writes a pack without objects, which its multi-pack index refuses.
+	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("maintenance", "",
+		"strategy", "gc")
 	if o.State != nil {
 		if err := o.setCarried(c); err != nil {
 			return nil, err
@@ -69,9 +71,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// setMonitor writes the file monitorConfig. Its settings apply only to the mount's working tree. Worktrees that `git worktree
-// add` creates elsewhere have no file system monitor, so the settings must not apply to them. The settings depend on the version
-// of git and on the paths of programs, so Create and Open write the file each time.
+// setMonitor writes the file monitorConfig. Its settings apply only to the mount's working tree. Worktrees that `git
+// worktree add` creates elsewhere have no file system monitor, so the settings must not apply to them. The settings
+// depend on the version of git and on the paths of programs, so Create and Open write the file each time.
 func (o Options) setMonitor(path string) error {
 	c := config.New()
 	for _, name := range []string{query.HookName, query.CarefulName} {
@@ -84,8 +86,8 @@ func (o Options) setMonitor(path string) error {
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// The hook is a symbolic link for two reasons. Its path has no special characters, so git starts it without a shell. And the
-		// link is in the git directory, so the hook finds the socket of the monitor beside the link.
+		// The hook is a symbolic link for two reasons. Its path has no special characters, so git starts it without a shell.
+		// And the link is in the git directory, so the hook finds the socket of the monitor beside the link.
 		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}
@@ -107,8 +109,8 @@ func (o Options) setMonitor(path string) error {
 	return disk.WriteFile(filepath.Join(path, monitorConfig), b.Bytes(), 0o644)
 }
 
-// realPath returns path with all symbolic links resolved, because git compares resolved paths. Components of the path that do not
-// exist are kept.
+// realPath returns path with all symbolic links resolved, because git compares resolved paths. Components of the path
+// that do not exist are kept.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

@@ -16,8 +16,8 @@ func HiddenInCopies(name string) bool {
 	return strings.HasPrefix(name, "artifactfs") || strings.HasPrefix(name, query.Socket)
 }
 
-// CopiedConfig returns the configuration for a copy of the git directory with the configuration text. It names no working tree, so that
-// git uses the directory that contains the copy, and not the mount.
+// CopiedConfig returns the configuration for a copy of the git directory with the configuration text. It names no
+// working tree, so that git uses the directory that contains the copy, and not the mount.
 func CopiedConfig(text []byte) ([]byte, error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// FillIndex adds data to the index that was unknown when the index was written: the sizes of files and the ids of ignore files.
-// It changes only entries whose files git considers unchanged. If an entry has no size, git has to compare the contents of the
-// file, and commands that do not refresh the index report the file as changed. If the id of an ignore file is missing, git
-// searches all directories below the directory of this file once.
+// FillIndex adds data to the index that was unknown when the index was written: the sizes of files and the ids of
+// ignore files. It changes only entries whose files git considers unchanged. If an entry has no size, git has to
+// compare the contents of the file, and commands that do not refresh the index report the file as changed. If the id of
+// an ignore file is missing, git searches all directories below the directory of this file once.
 //
-// The function size returns the size of a file in bytes, or false if the size is not known. Of the fields of o, FillIndex uses
-// Ignore, Converts and Bar. If a git command is running or has changed the index, FillIndex leaves the index unchanged and
-// returns false. The caller may then try again later.
+// The function size returns the size of a file in bytes, or false if the size is not known. Of the fields of o,
+// FillIndex uses Ignore, Converts and Bar. If a git command is running or has changed the index, FillIndex leaves the
+// index unchanged and returns false. The caller may then try again later.
 //
 // The new index is prepared before index.lock is created, so that the lock is held only for a rename. Even so, a git
-// command that finds the lock would fail, or would not update the index. Therefore FillIndex calls o.Bar, which prevents
-// git commands from starting.
+// command that finds the lock would fail, or would not update the index. Therefore FillIndex calls o.Bar, which
+// prevents git commands from starting.
 func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (done bool, err error) {
 	done, err = d.fillIndex(o, size)
 	if err != nil {

@@ -21,7 +21,8 @@ func TestFillIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tip, err := repo.Commit("main", map[string]gittest.File{"b/.gitignore": {Data: []byte("*.o\n")}, "a/f": {Data: []byte("1\n")}, "b/f": {Data: []byte("22\n")}, "b/g": {Data: []byte("333\n")}, "empty": {}}, "files")
+	tip, err := repo.Commit("main", map[string]gittest.File{"b/.gitignore": {Data: []byte("*.o\n")},
+		"a/f": {Data: []byte("1\n")}, "b/f": {Data: []byte("22\n")}, "b/g": {Data: []byte("333\n")}, "empty": {}}, "files")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,15 +31,18 @@ func TestFillIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "git")
-	d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
+	d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+		Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gittest.Git(context.Background(), work, "--git-dir", path, "--work-tree", work, "checkout-index", "-a"); err != nil {
+	if _, err := gittest.Git(context.Background(), work, "--git-dir", path, "--work-tree", work, "checkout-index",
+		"-a"); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) string {
-		out, err := gittest.Git(context.Background(), work, append([]string{"--git-dir", path, "--work-tree", work}, args...)...)
+		out, err := gittest.Git(context.Background(), work,
+			append([]string{"--git-dir", path, "--work-tree", work}, args...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,22 +55,23 @@ func TestFillIndex(t *testing.T) {
 	}
 	old := syscall.NsecToTimespec(1_600_000_000e9)
 	tree := object.MustID(run("rev-parse", "HEAD^{tree}"))
-	err = d.WriteIndex(context.Background(), IndexOptions{Token: "t:1"}, func(ctx context.Context, emit func(index.Entry) error) error {
-		return walkOf(t, path, tree)(ctx, func(e index.Entry) error {
-			if e.Mode == object.ModeFile {
-				name := filepath.Join(work, e.Path)
-				var st syscall.Stat_t
-				if err := syscall.UtimesNano(name, []syscall.Timespec{old, old}); err != nil {
-					return err
+	err = d.WriteIndex(context.Background(), IndexOptions{Token: "t:1"},
+		func(ctx context.Context, emit func(index.Entry) error) error {
+			return walkOf(t, path, tree)(ctx, func(e index.Entry) error {
+				if e.Mode == object.ModeFile {
+					name := filepath.Join(work, e.Path)
+					var st syscall.Stat_t
+					if err := syscall.UtimesNano(name, []syscall.Timespec{old, old}); err != nil {
+						return err
+					}
+					if err := syscall.Lstat(name, &st); err != nil {
+						return err
+					}
+					e.Stat = index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid}
 				}
-				if err := syscall.Lstat(name, &st); err != nil {
-					return err
-				}
-				e.Stat = index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid}
-			}
-			return emit(e)
+				return emit(e)
+			})
 		})
-	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,32 +1,33 @@
-// Package gitdir creates the git directory of a mount. In this directory, HEAD is at the requested branch or commit, the remote
-// is named as by git clone, the objects of the store are used through alternates, and the index records every file of the new working
-// tree as unchanged. While the history is incomplete, the directory lists the shallow commits.
+// Package gitdir creates the git directory of a mount. In this directory, HEAD is at the requested branch or commit,
+// the remote is named as by git clone, the objects of the store are used through alternates, and the index records
+// every file of the new working tree as unchanged. While the history is incomplete, the directory lists the shallow
+// commits.
 //
 // Stock git can use the directory like any other. The files have the formats of git's gitrepository-layout(5).
 //
 // # What differs from a clone
 //
 // The files differ from those of `git clone --filter=blob:none` as follows:
-//   - objects: contains only objects that git commands create. objects/info/alternates names the store, whose commit-graph
-//     git reads too.
-//   - refs/heads/NAME: the requested branch is in packed-refs, like the other refs. When the branch moves, git writes it as
-//     a loose ref.
+//   - objects: contains only objects that git commands create. objects/info/alternates names the store, whose
+//     commit-graph git reads too.
+//   - refs/heads/NAME: the requested branch is in packed-refs, like the other refs. When the branch moves, git writes
+//     it as a loose ref.
 //   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only the reflog of HEAD.
-//   - config: sets core.worktree, because the git directory is not in the working tree. gc.auto and maintenance.auto are
-//     off, because artifactfs maintains the packs. It has a remote named artifactfs, from which git requests missing objects.
-//     `git remote` lists this remote, because neither git 2.39 nor 2.55 can hide a remote. The remote has no refs, and
-//     `git fetch --all` skips it.
+//   - config: sets core.worktree, because the git directory is not in the working tree. gc.auto and maintenance.auto
+//     are off, because artifactfs maintains the packs. It has a remote named artifactfs, from which git requests
+//     missing objects. `git remote` lists this remote, because neither git 2.39 nor 2.55 can hide a remote. The remote
+//     has no refs, and `git fetch --all` skips it.
 //   - artifactfs: exists if the git directory is visible inside the mount. The store and programs are mounted on this
 //     directory. core.worktree is not set in this case.
-//   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`). config
-//     includes this file on the condition that this is the git directory.
+//   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`).
+//     config includes this file on the condition that this is the git directory.
 //   - artifactfs-control: socket on which processes inside the mount can use the session's API (package control).
 //   - artifactfs-logins: settings that make git request logins from the daemon. config includes this file.
 //   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
 //   - fsmonitor--daemon.ipc and its lock: the socket of the file system monitor for later versions of git.
 //
-// The files that git puts into every repository are created by git init: description, hooks, info/exclude, and the user's
-// template.
+// The files that git puts into every repository are created by git init: description, hooks, info/exclude, and the
+// user's template.
 package gitdir
 
 import (
@@ -61,8 +62,8 @@ type Options struct {
 	Default  string        // full name of the remote's default branch; "" if it is not known
 
 	Git Version // version of the installed git; zero if git is not installed
-	// Monitor is the path of the hook program, for git versions that cannot connect to the monitor's socket. If Monitor is "",
-	// these versions have no monitor.
+	// Monitor is the path of the hook program, for git versions that cannot connect to the monitor's socket. If Monitor is
+	// "", these versions have no monitor.
 	Monitor string
 	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If Helper is "", git requests
 	// missing objects from the remote.
@@ -75,8 +76,8 @@ type Options struct {
 	Session string
 	// State is the state with which the new directory starts; nil means the state of a fresh clone.
 	State *State
-	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. Committer
-	// may be nil.
+	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown.
+	// Committer may be nil.
 	Committer func(commit object.ID) string
 	// Index writes the index of the directory (WriteIndex). Create and Open call Index if the directory has no index.
 	// Until Index has succeeded, git does not recognize the directory as a git directory: with an empty index, git
@@ -98,8 +99,8 @@ type Dir struct {
 	head   packedrefs.Ref // the requested branch; its Name is "" if there is none
 }
 
-// Create creates the git directory at path. If the directory exists, it must be the incomplete result of a call of Create during
-// which the process died. For such a directory, Open returns false.
+// Create creates the git directory at path. If the directory exists, it must be the incomplete result of a call of
+// Create during which the process died. For such a directory, Open returns false.
 func Create(path string, o Options) (*Dir, error) {
 	if o.Commit.IsZero() { // like git clone, do not set origin/HEAD if the default branch has no commit
 		o.Default = ""
@@ -154,8 +155,9 @@ func Create(path string, o Options) (*Dir, error) {
 	return d, nil
 }
 
-// nameRemote stores the name of the remote in a new git directory. If the State has remote-tracking branches, but none of a remote with
-// the name o.Called, it takes the name from these, because on another host the user may have another setting.
+// nameRemote stores the name of the remote in a new git directory. If the State has remote-tracking branches, but none
+// of a remote with the name o.Called, it takes the name from these, because on another host the user may have another
+// setting.
 func (o Options) nameRemote(path string) error {
 	name := o.Called
 	if !refname.ValidRemote(name) || name == helperRemote {
@@ -211,11 +213,12 @@ func (o Options) dir(path string) *Dir {
 	return d
 }
 
-// Open opens the git directory at path, which git and the user may have changed since it was created. It returns false if
-// the directory does not exist or is incomplete. Open updates only the settings that depend on the paths of mount, store
-// and programs, the logins, and the list of shallow commits.
+// Open opens the git directory at path, which git and the user may have changed since it was created. It returns false
+// if the directory does not exist or is incomplete. Open updates only the settings that depend on the paths of mount,
+// store and programs, the logins, and the list of shallow commits.
 func Open(path string, o Options) (*Dir, bool, error) {
-	// Create writes HEAD last, so a directory without it is incomplete, unless Open has withdrawn HEAD and its process has died.
+	// Create writes HEAD last, so a directory without it is incomplete, unless Open has withdrawn HEAD and its process has
+	// died.
 	if !Exists(path) {
 		return nil, false, nil
 	}
@@ -282,8 +285,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Reopen returns the git directory at path after a takeover. It does not change any file, because the predecessor has opened the
-// directory for the same mount, and git commands may be using the directory.
+// Reopen returns the git directory at path after a takeover. It does not change any file, because the predecessor has
+// opened the directory for the same mount, and git commands may be using the directory.
 func Reopen(path string, o Options) *Dir { return o.dir(path) }
 
 // HasOwnObjects reports whether a git directory contains objects that were not fetched from a remote: loose objects, or
@@ -304,8 +307,8 @@ func HasOwnObjects(path string) (bool, error) {
 	return false, nil
 }
 
-// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is empty,
-// SetShallow removes the file with the list.
+// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is
+// empty, SetShallow removes the file with the list.
 func (d *Dir) SetShallow(ids []object.ID) error {
 	path := filepath.Join(d.path, "shallow")
 	if len(ids) == 0 {
@@ -317,9 +320,9 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 	return disk.WriteFile(path, []byte(object.Lines(ids)), 0o644)
 }
 
-// SetRefs replaces the remote-tracking branches of the mounted remote and adds the remote's tags. The requested branch always has
-// a remote-tracking branch, even if the parameter remote lacks the branch. Local branches and existing tags keep their values,
-// because git or the user may have changed them.
+// SetRefs replaces the remote-tracking branches of the mounted remote and adds the remote's tags. The requested branch
+// always has a remote-tracking branch, even if the parameter remote lacks the branch. Local branches and existing tags
+// keep their values, because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	path := filepath.Join(d.path, "packed-refs")
 	text, err := disk.ReadRegular(path, disk.LargeFile)
@@ -351,16 +354,17 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		tracking = tracking || r.Name == d.tracking()
 		refs = append(refs, r)
 	}
-	// The parameter remote may lack the requested branch, in particular if the list of the remote's refs was not fetched yet.
+	// The parameter remote may lack the requested branch, in particular if the list of the remote's refs was not fetched
+	// yet.
 	if !tracking && len(refs) > 0 && d.head.Name != "" && !d.head.ID.IsZero() {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
 }
 
-// SetDefault sets the ref HEAD of the mounted remote, such as refs/remotes/origin/HEAD, to the remote's default branch. The parameter
-// branch is a full name, or "" if the
-// default branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
+// SetDefault sets the ref HEAD of the mounted remote, such as refs/remotes/origin/HEAD, to the remote's default branch.
+// The parameter branch is a full name, or "" if the default branch is not known or has no commit. Like git fetch,
+// SetDefault does not change an existing ref.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {

@@ -47,8 +47,9 @@ func TestStockGitReadsIt(t *testing.T) {
 		tip := commits[len(commits)-1]
 		path, tree := filepath.Join(t.TempDir(), "git"), t.TempDir()
 		d, err := Create(path, Options{
-			Format: f, WorkTree: tree, Remote: "https://git.example.invalid/it's \"odd\".git", Objects: filepath.Join(repo.Path, "objects"),
-			Ref: "refs/heads/main", Commit: tip, Shallow: []object.ID{commits[3]},
+			Format: f, WorkTree: tree, Remote: "https://git.example.invalid/it's \"odd\".git",
+			Objects: filepath.Join(repo.Path, "objects"),
+			Ref:     "refs/heads/main", Commit: tip, Shallow: []object.ID{commits[3]},
 			Partial: true,
 		})
 		if err != nil {
@@ -70,14 +71,16 @@ func TestStockGitReadsIt(t *testing.T) {
 				t.Errorf("git %s printed %q, want %q", c.command, got, c.want)
 			}
 		}
-		remote := []packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/heads/old", ID: commits[0]}, {Name: "refs/tags/v1", ID: commits[1]}, {Name: "refs/pull/1/head", ID: tip}}
+		remote := []packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/heads/old", ID: commits[0]},
+			{Name: "refs/tags/v1", ID: commits[1]}, {Name: "refs/pull/1/head", ID: tip}}
 		if err := d.SetRefs(remote); err != nil {
 			t.Fatal(err)
 		}
 		if err := d.SetShallow(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := git(t, path, "for-each-ref", "--format=%(refname)"); got != "refs/heads/main\nrefs/remotes/origin/main\nrefs/remotes/origin/old\nrefs/tags/v1" {
+		if got := git(t, path, "for-each-ref",
+			"--format=%(refname)"); got != "refs/heads/main\nrefs/remotes/origin/main\nrefs/remotes/origin/old\nrefs/tags/v1" {
 			t.Errorf("refs: got %q", got)
 		}
 		if got := git(t, path, "rev-list", "--count", "HEAD"); got != "5" {
@@ -91,7 +94,8 @@ func TestDetachedHead(t *testing.T) {
 	repo, commits := source(t, object.SHA1)
 	for name, ref := range map[string]string{"commit": "", "tag": "refs/tags/v1"} {
 		path := filepath.Join(t.TempDir(), "git")
-		_, err := Create(path, Options{WorkTree: t.TempDir(), Objects: filepath.Join(repo.Path, "objects"), Ref: ref, Commit: commits[2]})
+		_, err := Create(path, Options{WorkTree: t.TempDir(), Objects: filepath.Join(repo.Path, "objects"), Ref: ref,
+			Commit: commits[2]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +116,8 @@ func TestUnbornBranch(t *testing.T) {
 	if got := git(t, path, "symbolic-ref", "HEAD"); got != "refs/heads/trunk" {
 		t.Errorf("HEAD: got %s", got)
 	}
-	if config, err := os.ReadFile(filepath.Join(path, "config")); err != nil || strings.Contains(string(config), "partial") || strings.Contains(string(config), "promisor") {
+	if config, err := os.ReadFile(filepath.Join(path, "config")); err != nil ||
+		strings.Contains(string(config), "partial") || strings.Contains(string(config), "promisor") {
 		t.Errorf("the git directory is marked as a partial clone, but is complete: %s", config)
 	}
 	if got := git(t, path, "for-each-ref"); got != "" {
@@ -126,7 +131,8 @@ func TestOpenGoesOn(t *testing.T) {
 		repo, commits := source(t, f)
 		tip := commits[len(commits)-1]
 		path := filepath.Join(t.TempDir(), "git [1]")
-		o := Options{Format: f, WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip}
+		o := Options{Format: f, WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+			Ref: "refs/heads/main", Commit: tip}
 		if _, ok, err := Open(path, o); ok || err != nil {
 			t.Fatalf("open without a git directory: got %v, %v", ok, err)
 		}
@@ -146,12 +152,14 @@ func TestOpenGoesOn(t *testing.T) {
 		if !ok || err != nil {
 			t.Fatalf("open the existing git directory: got %v, %v", ok, err)
 		}
-		if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/tags/v1", ID: tip}, {Name: "refs/tags/v2", ID: tip}}); err != nil {
+		if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/tags/v1", ID: tip},
+			{Name: "refs/tags/v2", ID: tip}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range []struct{ want, command string }{
 			{o.WorkTree, "config core.worktree"}, {"N", "config user.name"},
-			{commits[0].String(), "rev-parse mine"}, {commits[1].String(), "rev-parse main"}, {tip.String(), "rev-parse origin/main"},
+			{commits[0].String(), "rev-parse mine"}, {commits[1].String(), "rev-parse main"},
+			{tip.String(), "rev-parse origin/main"},
 			{commits[0].String(), "rev-parse v1"}, {tip.String(), "rev-parse v2"},
 		} {
 			if got := git(t, path, strings.Fields(c.command)...); got != c.want {

@@ -80,8 +80,8 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	return h, nil
 }
 
-// Resolve determines the branch or commit for a Wish, by the rules of git switch. It returns ErrNoCommit if no commit on this
-// host has the name, and the other errors of this file as their comments state.
+// Resolve determines the branch or commit for a Wish, by the rules of git switch. It returns ErrNoCommit if no commit
+// on this host has the name, and the other errors of this file as their comments state.
 func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	name := w.Name
 	switch name {
@@ -132,8 +132,9 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	return to, err
 }
 
-// guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git switch
-// creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if no remote has one.
+// guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git
+// switch creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if no remote has
+// one.
 func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
 	if err != nil {
@@ -180,9 +181,9 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD to the destination in the parameter to. It first creates the branch if to.New is set. The parameter from is
-// used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves lock files. If HEAD cannot
-// be moved, Move removes the branch that it has created.
+// Move moves HEAD to the destination in the parameter to. It first creates the branch if to.New is set. The parameter
+// from is used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves
+// lock files. If HEAD cannot be moved, Move removes the branch that it has created.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		if err := d.branch(ctx, to); err != nil {
@@ -222,8 +223,8 @@ func (d *Dir) branch(ctx context.Context, to Destination) error {
 		[2]string{key + ".remote", remote}, [2]string{key + ".merge", "refs/heads/" + name})
 }
 
-// Track sets the ref of a branch or tag whose commit was fetched without the rest of the history. The ref of a branch is its
-// remote-tracking branch. If the user requested a commit, ref is "" and Track does nothing.
+// Track sets the ref of a branch or tag whose commit was fetched without the rest of the history. The ref of a branch
+// is its remote-tracking branch. If the user requested a commit, ref is "" and Track does nothing.
 func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		ref = refname.Tracking(d.path, branch)
@@ -234,15 +235,16 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	return d.git.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
-// Forward moves a branch from one commit to another, as git pull does for a fast-forward. The caller passes the branch that HEAD
-// is on. The parameter reason is the message for the reflog. git refuses the change if the branch no longer points to the commit
-// in the parameter from.
+// Forward moves a branch from one commit to another, as git pull does for a fast-forward. The caller passes the branch
+// that HEAD is on. The parameter reason is the message for the reflog. git refuses the change if the branch no longer
+// points to the commit in the parameter from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
 	return d.git.update(ctx, []string{ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
-// Commit returns the commit to which name resolves, and the tree of this commit. Both are zero if there is no such commit.
+// Commit returns the commit to which name resolves, and the tree of this commit. Both are zero if there is no such
+// commit.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	ids, err := d.git.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
@@ -256,8 +258,8 @@ func (d *Dir) run(ctx context.Context) merge.Run {
 	return func(args ...string) ([]byte, error) { return d.git.output(ctx, nil, args...) }
 }
 
-// Reaches reports whether the commit ancestor is reachable from the parameter commit, including the case that both are the same
-// commit. It considers only the history that was fetched.
+// Reaches reports whether the commit ancestor is reachable from the parameter commit, including the case that both are
+// the same commit. It considers only the history that was fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	reaches, err := merge.IsAncestor(d.run(ctx), ancestor.String(), commit.String())
 	return reaches && err == nil
@@ -270,8 +272,8 @@ type Divergence struct {
 	Own    bool  // some of the commits of Ahead have never been on the branch, as far as its reflog shows
 }
 
-// Divergence compares HEAD with the commit of the remote-tracking ref in the parameter tracking. It returns an error if the history on this
-// host does not connect the two.
+// Divergence compares HEAD with the commit of the remote-tracking ref in the parameter tracking. It returns an error if
+// the history on this host does not connect the two.
 func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, err error) {
 	base, err := merge.Base(d.run(ctx), "HEAD", tracking)
 	if err == nil && base.IsZero() {
@@ -299,8 +301,8 @@ func (d *Dir) Divergence(ctx context.Context, tracking string) (v Divergence, er
 	return v, nil
 }
 
-// Changes returns the paths that git status lists: paths that differ from HEAD, and untracked paths. If ignored is set, it also
-// returns the paths that git ignores.
+// Changes returns the paths that git status lists: paths that differ from HEAD, and untracked paths. If ignored is set,
+// it also returns the paths that git ignores.
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
 	if guard.Exists(d.path) {
@@ -319,7 +321,8 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 	return paths, err
 }
 
-// OtherWork reports whether the git directory has a stash, or a local branch other than the one in the parameter branch.
+// OtherWork reports whether the git directory has a stash, or a local branch other than the one in the parameter
+// branch.
 func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
 	for line := range strings.Lines(string(out)) {
@@ -330,8 +333,8 @@ func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	return false, err
 }
 
-// Busy returns a description of the operation in progress, such as a merge or rebase, during which HEAD must not be moved. It
-// returns "" if no operation is in progress.
+// Busy returns a description of the operation in progress, such as a merge or rebase, during which HEAD must not be
+// moved. It returns "" if no operation is in progress.
 func (d *Dir) Busy() string {
 	for _, op := range []struct{ file, what string }{
 		{"MERGE_HEAD", "merging"}, {"rebase-merge", "rebasing"}, {"rebase-apply/applying", "in an am session"},
@@ -344,8 +347,8 @@ func (d *Dir) Busy() string {
 	return ""
 }
 
-// HeadName returns the short name of the branch that HEAD points to, or, if HEAD is detached, the id of the commit. It returns ""
-// if HEAD cannot be read.
+// HeadName returns the short name of the branch that HEAD points to, or, if HEAD is detached, the id of the commit. It
+// returns "" if HEAD cannot be read.
 func (d *Dir) HeadName() string {
 	text, err := disk.ReadRegular(filepath.Join(d.path, "HEAD"), disk.SmallFile)
 	if err != nil {

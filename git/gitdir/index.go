@@ -23,14 +23,16 @@ type Walk func(ctx context.Context, emit func(index.Entry) error) error
 
 // IndexOptions configures WriteIndex and FillIndex.
 type IndexOptions struct {
-	Token string // journal position up to which the index contains all changes, as git stores it; "" if there is no monitor
-	// Ignore returns the contents of an ignore file as the mount shows them. The second result is true if git may read the file
-	// whenever it searches for untracked files; the index then records the id of the file. An ignore file for which the second
-	// result is false is recorded as missing: git notices the file at the first change in or below its directory, and then
-	// searches that whole directory, which takes long for the root. If Ignore is nil, all ignore files are recorded as missing.
+	// journal position up to which the index contains all changes, as git stores it; "" if there is no monitor
+	Token string
+	// Ignore returns the contents of an ignore file as the mount shows them. The second result is true if git may read the
+	// file whenever it searches for untracked files; the index then records the id of the file. An ignore file for which
+	// the second result is false is recorded as missing: git notices the file at the first change in or below its
+	// directory, and then searches that whole directory, which takes long for the root. If Ignore is nil, all ignore files
+	// are recorded as missing.
 	Ignore func(e index.Entry) ([]byte, bool)
-	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If Converts is
-	// nil, no file is converted.
+	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If
+	// Converts is nil, no file is converted.
 	Converts func(e index.Entry) bool
 	Files    int     // estimated number of files, to allocate memory for
 	Staged   *Staged // staged changes, which are not in the working tree; nil if there are none
@@ -38,9 +40,9 @@ type IndexOptions struct {
 	Bar func() (release func(), ok bool)
 }
 
-// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git may change an
-// existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex removes index.lock,
-// assuming that this file was left by a process that died while it wrote the index.
+// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git may
+// change an existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex
+// removes index.lock, assuming that this file was left by a process that died while it wrote the index.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -80,7 +82,8 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if o.Staged != nil {
 		o.Staged.Apply(x)
 	}
-	// Create the lock file first, because only the process that has created it may replace the index. git follows the same rule.
+	// Create the lock file first, because only the process that has created it may replace the index. git follows the same
+	// rule.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -101,9 +104,9 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	return errors.Join(err, os.Remove(lock))
 }
 
-// ignoreID returns the id under which git records an ignore file. If git considers the file unchanged and does not convert it,
-// this is the id of the blob; otherwise it is the id of the text that git reads. ignoreID returns false if the file must be
-// recorded as missing.
+// ignoreID returns the id under which git records an ignore file. If git considers the file unchanged and does not
+// convert it, this is the id of the blob; otherwise it is the id of the text that git reads. ignoreID returns false if
+// the file must be recorded as missing.
 func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool) {
 	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow a symbolic link
 		return object.ID{}, false
@@ -118,10 +121,11 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 	return index.ExcludeID(f, content), true
 }
 
-// untracked returns an untracked cache that contains no directories. The other fields of the cache must have the values that git
-// expects, because git discards a cache that was written with other settings or for another working tree.
+// untracked returns an untracked cache that contains no directories. The other fields of the cache must have the values
+// that git expects, because git discards a cache that was written with other settings or for another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
-	u := &index.Untracked{Ident: index.Ident(realPath(d.git.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
+	u := &index.Untracked{Ident: index.Ident(realPath(d.git.workTree)), Flags: index.ShowNormal,
+		PerDirectory: ".gitignore"}
 	settings, err := d.settings(ctx)
 	if err != nil {
 		return nil, err
@@ -137,7 +141,8 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 			file = filepath.Join(os.Getenv("HOME"), ".config", "git", "ignore")
 		}
 	}
-	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile, filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
+	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile,
+		filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
 		content, err := disk.ReadRegular(name, disk.LargeFile)
 		if err != nil { // like git, ignore a file that cannot be read
 			continue
@@ -147,9 +152,9 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	return u, nil
 }
 
-// settings returns the settings on which the untracked cache depends, by key in lower case. It runs git, because the user's
-// configuration may include other files on conditions. HEAD does not exist before the index does (Options.Index), so git gets a
-// directory that has a HEAD, and that shares the rest with the git directory.
+// settings returns the settings on which the untracked cache depends, by key in lower case. It runs git, because the
+// user's configuration may include other files on conditions. HEAD does not exist before the index does
+// (Options.Index), so git gets a directory that has a HEAD, and that shares the rest with the git directory.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	r, err := guard.Open(ctx, d.path)
 	if err != nil {

@@ -16,16 +16,17 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Hidden is the name of a directory in the root of the mount. In its subdirectory objects, git finds out whether a blob exists that is
-// not on this host (package promisor). git refuses trees with this name, because on NTFS it is another name of ".git".
+// Hidden is the name of a directory in the root of the mount. In its subdirectory objects, git finds out whether a blob
+// exists that is not on this host (package promisor). git refuses trees with this name, because on NTFS it is another
+// name of ".git".
 const Hidden = ".git:artifactfs"
 
 // namedObjects is the path of the directory of objects, relative to the root of the mount.
 const namedObjects = Hidden + "/objects"
 
-// A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
-// at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
-// below. The code that mounts the git directory creates them.
+// A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may
+// be visible at several paths, for example in containers. Files and directories from outside are made visible by bind
+// mounts on the paths below. The code that mounts the git directory creates them.
 const (
 	insideDir     = "artifactfs"           // directory in the git directory
 	InsideObjects = insideDir + "/objects" // mount point for the store's objects directory
@@ -34,10 +35,10 @@ const (
 	InsideMonitor = insideDir + "/monitor" // mount point (a file) for Options.Monitor
 )
 
-// insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of the
-// remote, which becomes a comment because the command ends in #. git runs the command in git's current directory, which may be
-// that of a linked worktree, and removes GIT_DIR from the environment. Therefore the command first reads GIT_DIR from the
-// environment of its parent.
+// insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of
+// the remote, which becomes a comment because the command ends in #. git runs the command in git's current directory,
+// which may be that of a linked worktree, and removes GIT_DIR from the environment. Therefore the command first reads
+// GIT_DIR from the environment of its parent.
 const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
 	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
@@ -45,8 +46,8 @@ const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR
 // insideURL is a placeholder where git requires a URL. No program opens it.
 const insideURL = "file:///artifactfs"
 
-// setPlaces sets the settings that depend on the paths of the git directory and of programs. It returns true if this has changed
-// a setting.
+// setPlaces sets the settings that depend on the paths of the git directory and of programs. It returns true if this
+// has changed a setting.
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
@@ -99,7 +100,8 @@ func (o Options) borrow(path string) error {
 		if guard.Exists(path) {
 			err = guard.Create(path, o.borrowed())
 		}
-		return errors.Join(err, disk.WriteFileUnsynced(alternates, []byte(strings.Join(o.borrowed(), "\n")+"\n"+o.existing()), 0o644))
+		return errors.Join(err, disk.WriteFileUnsynced(alternates, []byte(strings.Join(o.borrowed(), "\n")+"\n"+o.existing()),
+			0o644))
 	}
 	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
@@ -108,7 +110,8 @@ func (o Options) borrow(path string) error {
 	if o.asks() {
 		inside += "../../" + namedObjects + "\n"
 	}
-	return errors.Join(PrepareInside(path), guard.Create(path, o.borrowed()), disk.WriteFileUnsynced(alternates, []byte(inside), 0o644))
+	return errors.Join(PrepareInside(path), guard.Create(path, o.borrowed()),
+		disk.WriteFileUnsynced(alternates, []byte(inside), 0o644))
 }
 
 // borrowed returns the objects directories that git uses through alternates.
@@ -119,8 +122,8 @@ func (o Options) borrowed() []string {
 	return []string{o.Objects, o.Session}
 }
 
-// existing returns the line for the directory namedObjects of the mount. It returns "" if git cannot request the objects
-// that exist there from a promisor remote.
+// existing returns the line for the directory namedObjects of the mount. It returns "" if git cannot request the
+// objects that exist there from a promisor remote.
 func (o Options) existing() string {
 	if !o.asks() || strings.ContainsRune(o.WorkTree, '\n') {
 		return ""
@@ -128,9 +131,9 @@ func (o Options) existing() string {
 	return filepath.Join(o.WorkTree, namedObjects) + "\n"
 }
 
-// DropNamedObjects removes the line of the directory namedObjects from the alternates of the git directory at path. It is called when
-// the mount has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is
-// visible inside the mount stays, because its directory exists outside of the mount too.
+// DropNamedObjects removes the line of the directory namedObjects from the alternates of the git directory at path. It
+// is called when the mount has ended, because git prints an error for a line whose directory does not exist. The line
+// of a git directory that is visible inside the mount stays, because its directory exists outside of the mount too.
 func DropNamedObjects(path string) error {
 	name := filepath.Join(path, "objects", "info", "alternates")
 	text, err := disk.ReadRegular(name, disk.SmallFile)
@@ -152,12 +155,12 @@ func DropNamedObjects(path string) error {
 	return disk.WriteFile(name, []byte(kept.String()), 0o644)
 }
 
-// asks reports whether git requests missing objects from the daemon. Even if the remote is no promisor, a session may refer to objects
-// that the remote lacks.
+// asks reports whether git requests missing objects from the daemon. Even if the remote is no promisor, a session may
+// refer to objects that the remote lacks.
 func (o Options) asks() bool { return (o.Partial || o.Session != "") && o.Helper != "" }
 
-// PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git directory if
-// that does not exist.
+// PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git
+// directory if that does not exist.
 func PrepareInside(path string) error {
 	var err error
 	// The line for namedObjects in objects/info/alternates refers to one of these directories in two cases. Outside of

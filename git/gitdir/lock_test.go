@@ -64,7 +64,8 @@ func TestReleaseSparesTheNextLock(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(d.path, lockPrefix+"*")); len(left) > 0 || !there(filepath.Join(d.path, "index")) {
+	if left, _ := filepath.Glob(filepath.Join(d.path, lockPrefix+"*")); len(left) > 0 ||
+		!there(filepath.Join(d.path, "index")) {
 		t.Errorf("files after the release: got %q", left)
 	}
 }

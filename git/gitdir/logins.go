@@ -21,11 +21,11 @@ type Login struct {
 // (get, store or erase) to the command.
 const insideLogin = `!d=$(git rev-parse --git-common-dir) && "$d/` + InsideHelper + `" credential helper "$d"`
 
-// SetLogins writes the settings that make git request logins from the daemon (gitcredentials(7)). The settings contain no
-// secrets. The helper is configured for the whole host of a remote, so that it also works for other repositories on that host,
-// such as forks, and for git-lfs. git calls the helper after the user's own helpers. If the daemon's login takes precedence
-// (Login.First), the helper is also configured for the remote's URL, after an empty helper, which removes the other helpers from
-// git's list.
+// SetLogins writes the settings that make git request logins from the daemon (gitcredentials(7)). The settings contain
+// no secrets. The helper is configured for the whole host of a remote, so that it also works for other repositories on
+// that host, such as forks, and for git-lfs. git calls the helper after the user's own helpers. If the daemon's login
+// takes precedence (Login.First), the helper is also configured for the remote's URL, after an empty helper, which
+// removes the other helpers from git's list.
 func (o Options) SetLogins(path string) error {
 	c := config.New()
 	helper := fmt.Sprintf("!%s credential helper %s", shellQuote(o.Helper), shellQuote(realPath(path)))

@@ -8,21 +8,24 @@ import (
 	"github.com/artifactfs/artifactfs/git/promisor"
 )
 
-// atOnce lists the git commands that read no commits except HEAD and its parent, and no refs except HEAD's branch, unless their
-// arguments name other commits. Their output does not depend on whether the history was fetched.
+// atOnce lists the git commands that read no commits except HEAD and its parent, and no refs except HEAD's branch,
+// unless their arguments name other commits. Their output does not depend on whether the history was fetched.
 var atOnce = []string{
-	"add", "apply", "cat-file", "check-attr", "check-ignore", "checkout-index", "clean", "commit", "commit-tree", "config", "diff",
-	"diff-files", "diff-index", "fsmonitor--daemon", "grep", "hash-object", "help", "init", "ls-files", "ls-tree", "mv", "read-tree",
-	"remote", "restore", "rev-parse", "rm", "show", "sparse-checkout", "stash", "status", "submodule", "symbolic-ref", "update-index",
+	"add", "apply", "cat-file", "check-attr", "check-ignore", "checkout-index", "clean", "commit", "commit-tree",
+	"config", "diff",
+	"diff-files", "diff-index", "fsmonitor--daemon", "grep", "hash-object", "help", "init", "ls-files", "ls-tree",
+	"mv", "read-tree",
+	"remote", "restore", "rev-parse", "rm", "show", "sparse-checkout", "stash", "status", "submodule", "symbolic-ref",
+	"update-index",
 	"update-ref", "var", "version", "write-tree",
 }
 
 // takesBranch lists the git commands whose first argument may be a branch or a commit that is not fetched yet.
 var takesBranch = []string{"checkout", "switch", "reset"}
 
-// NeedsHistory reports whether a process with the arguments argv may need commits or refs that are fetched only after the mount
-// was created. It returns true for a git command that reads the history, names other commits, or is unknown to this package. It
-// returns false for programs other than git.
+// NeedsHistory reports whether a process with the arguments argv may need commits or refs that are fetched only after
+// the mount was created. It returns true for a git command that reads the history, names other commits, or is unknown
+// to this package. It returns false for programs other than git.
 func NeedsHistory(argv []string) bool {
 	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {
 		return false
@@ -62,7 +65,8 @@ func beforePaths(args []string) []string {
 	return args
 }
 
-// namesAncestor reports whether an argument is a revision that is relative to another revision, a range, or an entry of a reflog.
+// namesAncestor reports whether an argument is a revision that is relative to another revision, a range, or an entry of
+// a reflog.
 func namesAncestor(arg string) bool {
 	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") ||
 		strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))

@@ -21,11 +21,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Checkout contains the settings that determine, together with the tree, the contents of files that are checked out. The fields
-// hold unparsed text, so that they can be stored.
+// Checkout contains the settings that determine, together with the tree, the contents of files that are checked out.
+// The fields hold unparsed text, so that they can be stored.
 type Checkout struct {
-	Config  []byte `json:"config"`  // entries of git config -z --list that these settings and git-lfs use
-	All     []byte `json:"all"`     // SHA-256 of the output of git config -z --list, on which unknown filter drivers may depend
+	Config []byte `json:"config"` // entries of git config -z --list that these settings and git-lfs use
+	// SHA-256 of the output of git config -z --list, on which unknown filter drivers may depend
+	All     []byte `json:"all"`
 	Machine []byte `json:"machine"` // system-wide gitattributes file
 	User    []byte `json:"user"`    // the user's gitattributes file
 	Own     []byte `json:"own"`     // info/attributes in the git directory
@@ -33,9 +34,10 @@ type Checkout struct {
 	LocalLFS bool `json:"local_lfs"`
 }
 
-// ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git directory
-// gitDir if it exists. env is the environment of the user; if it is empty, the environment of this process is used. The field of a
-// missing file is empty, and Config is empty if git is not installed. Relative paths in the configuration are not supported.
+// ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git
+// directory gitDir if it exists. env is the environment of the user; if it is empty, the environment of this process is
+// used. The field of a missing file is empty, and Config is empty if git is not installed. Relative paths in the
+// configuration are not supported.
 func ReadCheckout(ctx context.Context, gitDir string, env []string) (c Checkout) {
 	env = environment(env)
 	// Outside of a repository, git reads only the configuration of the user and of the system.
@@ -70,7 +72,8 @@ func usedEntries(list []byte) (used []byte) {
 	for entry := range bytes.SplitAfterSeq(list, []byte{0}) {
 		key, _, _ := strings.Cut(strings.TrimSuffix(string(entry), "\x00"), "\n")
 		switch key {
-		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks", "clone.defaultremotename",
+		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks",
+			"clone.defaultremotename",
 			"core.bigfilethreshold":
 		default:
 			if !strings.HasPrefix(key, "filter.") && !convert.LeavesOutLFS([]byte(key)) {
@@ -82,7 +85,8 @@ func usedEntries(list []byte) (used []byte) {
 	return used
 }
 
-// LinksAsFiles reports whether core.symlinks is false: git then checks out symbolic links as files that contain the target.
+// LinksAsFiles reports whether core.symlinks is false: git then checks out symbolic links as files that contain the
+// target.
 func (c Checkout) LinksAsFiles() bool {
 	value, ok := c.setting("core.symlinks")
 	return ok && !isTrue(value)
@@ -97,15 +101,17 @@ func (c Checkout) RemoteName() string {
 // bigFile is git's default of core.bigFileThreshold.
 const bigFile = "512m"
 
-// StreamsSmall reports whether core.bigFileThreshold is less than git's default. git then streams small files into a pack and, before it
-// keeps one, asks the remote for it, although no remote can have a file that the user has just written.
+// StreamsSmall reports whether core.bigFileThreshold is less than git's default. git then streams small files into a
+// pack and, before it keeps one, asks the remote for it, although no remote can have a file that the user has just
+// written.
 func (c Checkout) StreamsSmall() bool {
 	value, _ := c.setting("core.bigfilethreshold")
 	size, limit := bytesOf(value), bytesOf(bigFile)
 	return size > 0 && size < limit
 }
 
-// bytesOf parses a number of bytes as git does: with the suffix k, m or g, or without one. For anything else it returns 0.
+// bytesOf parses a number of bytes as git does: with the suffix k, m or g, or without one. For anything else it returns
+// 0.
 func bytesOf(value string) int64 {
 	value = strings.ToLower(value)
 	number := strings.TrimRight(value, "kmg")
@@ -117,7 +123,8 @@ func bytesOf(value string) int64 {
 	return n << shift
 }
 
-// setting returns the last value of a setting in Config. The result ok is false if the setting is missing or has no value.
+// setting returns the last value of a setting in Config. The result ok is false if the setting is missing or has no
+// value.
 func (c Checkout) setting(name string) (value string, ok bool) {
 	for entry := range strings.SplitSeq(string(c.Config), "\x00") {
 		if key, v, has := strings.Cut(entry, "\n"); key == name {
@@ -141,7 +148,8 @@ func (c Checkout) Settings(env []string) convert.Settings {
 	return s
 }
 
-// Digest returns a string that differs for settings and environments with which the files of a mount may have other contents.
+// Digest returns a string that differs for settings and environments with which the files of a mount may have other
+// contents.
 func (c Checkout) Digest(env []string) string {
 	h := sha256.New()
 	add := func(b []byte) { fmt.Fprintf(h, "%d:%s", len(b), b) }
@@ -185,8 +193,8 @@ func variable(env []string, name string) (value string) {
 // lfsCommand matches the commands of git-lfs that replace every pointer by the contents that it names.
 var lfsCommand = regexp.MustCompile(`^(\S*/)?git[- ]lfs (filter-process|smudge)( --)?( %f)?$`)
 
-// lfs returns the value of convert.Driver.Shared for d. It is the identity of git-lfs if neither the environment nor the
-// configuration makes git-lfs leave out files, and "" otherwise.
+// lfs returns the value of convert.Driver.Shared for d. It is the identity of git-lfs if neither the environment nor
+// the configuration makes git-lfs leave out files, and "" otherwise.
 func (c Checkout) lfs(d convert.Driver, env []string) string {
 	match := lfsCommand.FindStringSubmatch(cmp.Or(d.Process, d.Smudge))
 	switch variable(env, "GIT_LFS_SKIP_SMUDGE") {
@@ -211,8 +219,8 @@ func (c Checkout) lfs(d convert.Driver, env []string) string {
 	return ""
 }
 
-// parseSettings parses the output of git config -z --get-regexp: each entry is a key, followed by a line feed and the value if
-// there is one. The result attributes is the value of core.attributesFile.
+// parseSettings parses the output of git config -z --get-regexp: each entry is a key, followed by a line feed and the
+// value if there is one. The result attributes is the value of core.attributesFile.
 func parseSettings(out string) (s convert.Settings, attributes string) {
 	drivers, silenced := map[string]convert.Driver{}, map[string]bool{}
 	for entry := range strings.SplitSeq(out, "\x00") {
@@ -293,7 +301,8 @@ func gitPrefix() string {
 	return filepath.Dir(filepath.Dir(path))
 }
 
-// expandUser expands ~, which is the directory home, ~USER and %(prefix) in a path, by the rules of git's configuration.
+// expandUser expands ~, which is the directory home, ~USER and %(prefix) in a path, by the rules of git's
+// configuration.
 func expandUser(path, home string) string {
 	if rest, ok := strings.CutPrefix(path, "%(prefix)/"); ok {
 		return filepath.Join(gitPrefix(), rest)

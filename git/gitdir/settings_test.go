@@ -51,9 +51,11 @@ func TestDriversFromConfiguration(t *testing.T) {
 `)
 	s := ReadCheckout(context.Background(), dir, nil).Settings(nil)
 	want := map[string]convert.Driver{
-		"lfs":   {Name: "lfs", Smudge: "git-lfs smudge -- %f", Process: "git-lfs filter-process", Clean: true, Required: true},
+		"lfs": {Name: "lfs", Smudge: "git-lfs smudge -- %f", Process: "git-lfs filter-process", Clean: true,
+			Required: true},
 		"a.b c": {Name: "a.b c", Smudge: "sh -c 'x;y'"},
-		"quiet": {Name: "quiet", Clean: true, Required: true}, "again": {Name: "again", Process: "p"}, "other": {Name: "other"},
+		"quiet": {Name: "quiet", Clean: true, Required: true}, "again": {Name: "again", Process: "p"},
+		"other": {Name: "other"},
 	}
 	if !maps.Equal(s.Drivers, want) || s.AutoCRLF != "true" || !s.IgnoreCase {
 		t.Errorf("settings: got %+v", s)
@@ -102,7 +104,8 @@ func TestSettingsOfFilters(t *testing.T) {
 	if err := os.Chmod(program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_SYSTEM=" + os.DevNull, "PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH"), "HOME=" + dir}
+	env := []string{"GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_SYSTEM=" + os.DevNull,
+		"PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH"), "HOME=" + dir}
 	const lfs = "[filter \"lfs\"]\n\tprocess = git-lfs filter-process\n\trequired\n"
 	for _, c := range []struct {
 		what, config, local string

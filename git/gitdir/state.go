@@ -18,12 +18,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// The functions in this file create a git directory with the state that another git directory had at a checkpoint of a session:
-// HEAD, refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and
-// is not trusted. From the configuration, only the upstreams of branches and the user's name and email are copied. Of the other
-// files, only those in the list carried are copied, most of which git creates during an operation such as a merge.
+// The functions in this file create a git directory with the state that another git directory had at a checkpoint of a
+// session: HEAD, refs, stashes, upstreams, an operation in progress, and the index. This state is read from the
+// session's repository and is not trusted. From the configuration, only the upstreams of branches and the user's name
+// and email are copied. Of the other files, only those in the list carried are copied, most of which git creates during
+// an operation such as a merge.
 
-// State is the part of a git directory that a checkpoint stores and that a resumed session writes to its own git directory.
+// State is the part of a git directory that a checkpoint stores and that a resumed session writes to its own git
+// directory.
 type State struct {
 	Branch  string           // full name of the branch that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID        // commit of HEAD; zero if Branch had no commit
@@ -45,8 +47,8 @@ type File struct {
 	Exec    bool // whether the file is executable
 }
 
-// carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all files below
-// the directory of this name.
+// carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all
+// files below the directory of this name.
 var carried = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
@@ -89,7 +91,8 @@ func (o Options) stateRefs(path string) []packedrefs.Ref {
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
 		// Leave out HEAD of the remote, because it is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
-		if validRef(r.Name) && r.Name != refname.Tracking(path, "HEAD") && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
+		if validRef(r.Name) && r.Name != refname.Tracking(path, "HEAD") && !seen[r.Name] && r.ID.Format() == o.Format &&
+			!r.ID.IsZero() {
 			seen[r.Name] = true
 			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
 		}
@@ -100,7 +103,8 @@ func (o Options) stateRefs(path string) []packedrefs.Ref {
 // validRef reports whether name is a valid ref name of a kind that a State may contain.
 func validRef(name string) bool {
 	below := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-	allowed := below("refs/heads/") || below("refs/tags/") || below("refs/notes/") || below("refs/remotes/") || name == stashRef
+	allowed := below("refs/heads/") || below("refs/tags/") || below("refs/notes/") || below("refs/remotes/") ||
+		name == stashRef
 	return allowed && refname.Valid(name)
 }
 
@@ -118,8 +122,8 @@ func (o Options) stateHead() (string, error) {
 	}
 }
 
-// writeStateLogs writes the reflog of refs/stash, in which git looks up all stashes except the newest one, and the first entry of
-// the reflogs of HEAD and of its branch.
+// writeStateLogs writes the reflog of refs/stash, in which git looks up all stashes except the newest one, and the
+// first entry of the reflogs of HEAD and of its branch.
 func (o Options) writeStateLogs(path string) error {
 	zero := strings.Repeat("0", 2*o.Format.Size())
 	who := func(id object.ID) string {
@@ -202,7 +206,8 @@ func (o Options) setCarried(c *config.Config) error {
 		}
 	}
 	for _, key := range []string{"name", "email"} {
-		if value := was.Section("user").Option(key); value != "" && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' }) {
+		if value := was.Section("user").Option(key); value != "" &&
+			!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' }) {
 			c.Section("user").SetOption(key, value)
 		}
 	}
@@ -220,8 +225,8 @@ type Staged struct {
 // Apply changes x, which is the index of an unchanged working tree, so that it contains the staged changes.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
-	// The entries of a conflict (stages 1 to 3) replace the entry of stage 0 for the same path, which is in the index of the
-	// unchanged working tree.
+	// The entries of a conflict (stages 1 to 3) replace the entry of stage 0 for the same path, which is in the index of
+	// the unchanged working tree.
 	for i, e := range s.Others {
 		if i == 0 || s.Others[i-1].Path != e.Path {
 			changes = append(changes, index.Change{Entry: index.Entry{Path: e.Path}, Gone: true})

@@ -18,9 +18,12 @@ import (
 
 func TestCarries(t *testing.T) {
 	for name, want := range map[string]bool{
-		"MERGE_HEAD": true, "rebase-merge/git-rebase-todo": true, "rebase-apply/0001": true, "sequencer/todo": true, "info/exclude": true, "BISECT_LOG": true,
-		"config": false, "hooks/pre-commit": false, "HEAD": false, "index": false, "objects/info/alternates": false, "refs/heads/main": false, "packed-refs": false,
-		"rebase-merge/../config": false, "rebase-merge/../../x": false, "/MERGE_HEAD": false, "rebase-merge": false, "rebase-merge/": false, "rebase-merge//x": false,
+		"MERGE_HEAD": true, "rebase-merge/git-rebase-todo": true, "rebase-apply/0001": true, "sequencer/todo": true,
+		"info/exclude": true, "BISECT_LOG": true,
+		"config": false, "hooks/pre-commit": false, "HEAD": false, "index": false, "objects/info/alternates": false,
+		"refs/heads/main": false, "packed-refs": false,
+		"rebase-merge/../config": false, "rebase-merge/../../x": false, "/MERGE_HEAD": false, "rebase-merge": false,
+		"rebase-merge/": false, "rebase-merge//x": false,
 		"info/attributes": false, "shallow": false, "commondir": false, "MERGE_HEAD.lock": false, "": false,
 	} {
 		if Carries(name) != want {
@@ -33,14 +36,17 @@ func TestCarries(t *testing.T) {
 func TestRefsOfAStateAreGits(t *testing.T) {
 	for _, name := range []string{
 		"refs/heads/main", "refs/heads/a/b", "refs/tags/v1.0", "refs/notes/commits", "refs/remotes/origin/main", "refs/stash",
-		"refs/heads/a..b", "refs/heads/.a", "refs/heads/a.lock", "refs/heads/a.lock/b", "refs/heads/a b", "refs/heads/a~1", "refs/heads/a^", "refs/heads/a:b", "refs/heads/a?",
-		"refs/heads/a*", "refs/heads/a[", "refs/heads/a\\b", "refs/heads/a\x01", "refs/heads/a\x7f", "refs/heads/a@{b", "refs/heads/a.", "refs/heads//a", "refs/heads/", "refs/heads/a\nb",
+		"refs/heads/a..b", "refs/heads/.a", "refs/heads/a.lock", "refs/heads/a.lock/b", "refs/heads/a b", "refs/heads/a~1",
+		"refs/heads/a^", "refs/heads/a:b", "refs/heads/a?",
+		"refs/heads/a*", "refs/heads/a[", "refs/heads/a\\b", "refs/heads/a\x01", "refs/heads/a\x7f", "refs/heads/a@{b",
+		"refs/heads/a.", "refs/heads//a", "refs/heads/", "refs/heads/a\nb",
 	} {
 		if git := exec.Command("git", "check-ref-format", name).Run() == nil; validRef(name) != git {
 			t.Errorf("validRef(%q) = %t, unlike git check-ref-format", name, !git)
 		}
 	}
-	for _, name := range []string{"refs/afs/meta/x", "HEAD", "refs/bisect/bad", "refs/stash/x", "refs/heads/../../config"} {
+	for _, name := range []string{"refs/afs/meta/x", "HEAD", "refs/bisect/bad", "refs/stash/x",
+		"refs/heads/../../config"} {
 		if validRef(name) {
 			t.Errorf("invalid name %q is accepted", name)
 		}
@@ -55,7 +61,8 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("git", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
+			"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("git %q failed: %v: %s", args, err, out)
@@ -81,17 +88,21 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	head := id("HEAD")
 	s := &State{
 		Branch: "refs/heads/work", Head: head,
-		Refs:    []packedrefs.Ref{{Name: "refs/heads/main", ID: head}, {Name: "refs/heads/work", ID: head}, {Name: "refs/stash", ID: id("stash@{0}")}, {Name: "refs/heads/../evil", ID: head}},
-		Remote:  []packedrefs.Ref{{Name: "refs/remotes/origin/main", ID: head}, {Name: "refs/remotes/origin/HEAD", ID: head}},
-		Stashes: []Stash{{Commit: id("stash@{0}"), Message: "On main: second"}, {Commit: id("stash@{1}"), Message: "On main: first"}},
+		Refs: []packedrefs.Ref{{Name: "refs/heads/main", ID: head}, {Name: "refs/heads/work", ID: head},
+			{Name: "refs/stash", ID: id("stash@{0}")}, {Name: "refs/heads/../evil", ID: head}},
+		Remote: []packedrefs.Ref{{Name: "refs/remotes/origin/main", ID: head}, {Name: "refs/remotes/origin/HEAD", ID: head}},
+		Stashes: []Stash{{Commit: id("stash@{0}"), Message: "On main: second"},
+			{Commit: id("stash@{1}"), Message: "On main: first"}},
 		Files: map[string]File{
-			"MERGE_MSG": {Content: []byte("half done\n")}, "rebase-merge/exec": {Content: []byte("x"), Exec: true}, "hooks/post-checkout": {Content: []byte("#!/bin/sh\n"), Exec: true},
-			"config": {Content: []byte("[core]\n\tsshCommand = evil\n[user]\n\tname = somebody\n\temail = a@b\n[branch \"work\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\tevil = x\n")},
+			"MERGE_MSG": {Content: []byte("half done\n")}, "rebase-merge/exec": {Content: []byte("x"), Exec: true},
+			"hooks/post-checkout": {Content: []byte("#!/bin/sh\n"), Exec: true},
+			"config":              {Content: []byte("[core]\n\tsshCommand = evil\n[user]\n\tname = somebody\n\temail = a@b\n[branch \"work\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\tevil = x\n")},
 		},
 	}
 	path := filepath.Join(root, "git")
 	o := Options{
-		Format: object.SHA1, WorkTree: from, Remote: "https://example.org/r.git", Objects: filepath.Join(from, ".git", "objects"), Ref: "refs/heads/main", Commit: head,
+		Format: object.SHA1, WorkTree: from, Remote: "https://example.org/r.git",
+		Objects: filepath.Join(from, ".git", "objects"), Ref: "refs/heads/main", Commit: head,
 		Default: "refs/heads/main", Git: Version{2, 39}, State: s, Session: filepath.Join(root, "session", "objects"),
 		Committer: func(object.ID) string { return "a <a@b> 1700000000 +0000" },
 	}
@@ -103,7 +114,8 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(path, "HEAD")); err == nil {
 			t.Error("HEAD exists before the refs")
 		}
-		return []packedrefs.Ref{{Name: "refs/heads/main", ID: id("stash@{0}")}, {Name: "refs/tags/v1", ID: head}}, "refs/heads/main", []object.ID{head}
+		return []packedrefs.Ref{{Name: "refs/heads/main", ID: id("stash@{0}")}, {Name: "refs/tags/v1", ID: head}},
+			"refs/heads/main", []object.ID{head}
 	}
 	d, err := Create(path, o)
 	if err != nil {
@@ -144,20 +156,23 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(path, "hooks", "post-checkout")); err == nil {
 		t.Error("a hook was taken over")
 	}
-	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n"+o.existing() {
+	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil ||
+		string(text) != o.Objects+"\n"+o.Session+"\n"+o.existing() {
 		t.Errorf("alternates: got %q, %v", text, err)
 	}
 	for range 2 {
 		if err := DropNamedObjects(path); err != nil {
 			t.Error(err)
 		}
-		if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {
+		if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil ||
+			string(text) != o.Objects+"\n"+o.Session+"\n" {
 			t.Errorf("alternates after the end of the mount: got %q, %v", text, err)
 		}
 	}
 
 	// When history is fetched later, the branches stay unchanged.
-	if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: head}, {Name: "refs/heads/other", ID: head}}); err != nil {
+	if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: head},
+		{Name: "refs/heads/other", ID: head}}); err != nil {
 		t.Fatal(err)
 	}
 	git(root, gitDir, "update-ref", "-d", "refs/heads/main")
@@ -187,9 +202,13 @@ func TestStagedIsApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Staged{
-		Changes: []index.Change{{Entry: index.Entry{Path: "only-here"}, Gone: true}, {Entry: index.Entry{Path: "a", Mode: object.ModeFile, ID: id(3)}}, {Entry: index.Entry{Path: "staged", Mode: object.ModeExec, ID: id(4)}}},
-		Others:  []index.Entry{{Path: "conflict", Mode: object.ModeFile, ID: id(5), Stage: 1}, {Path: "conflict", Mode: object.ModeFile, ID: id(6), Stage: 2}, {Path: "conflict", Mode: object.ModeFile, ID: id(7), Stage: 3}},
-		Trees:   func(string) (object.ID, bool) { return id(8), true },
+		Changes: []index.Change{{Entry: index.Entry{Path: "only-here"}, Gone: true},
+			{Entry: index.Entry{Path: "a", Mode: object.ModeFile, ID: id(3)}},
+			{Entry: index.Entry{Path: "staged", Mode: object.ModeExec, ID: id(4)}}},
+		Others: []index.Entry{{Path: "conflict", Mode: object.ModeFile, ID: id(5), Stage: 1},
+			{Path: "conflict", Mode: object.ModeFile, ID: id(6), Stage: 2},
+			{Path: "conflict", Mode: object.ModeFile, ID: id(7), Stage: 3}},
+		Trees: func(string) (object.ID, bool) { return id(8), true },
 	}
 	s.Apply(x)
 	var out bytes.Buffer
@@ -201,7 +220,8 @@ func TestStagedIsApplied(t *testing.T) {
 	}
 	var got []string
 	for _, e := range x.Entries {
-		got = append(got, e.Path+" "+e.ID.String()[:1]+string('0'+rune(e.Stage))+map[bool]string{true: " valid", false: ""}[e.Valid])
+		got = append(got, e.Path+" "+e.ID.String()[:1]+string('0'+rune(e.Stage))+map[bool]string{true: " valid",
+			false: ""}[e.Valid])
 	}
 	if want := "a 30, conflict 51, conflict 62, conflict 73, same 20 valid, staged 40"; strings.Join(got, ", ") != want {
 		t.Errorf("entries of the index: got %s, want %s", strings.Join(got, ", "), want)

@@ -23,9 +23,9 @@ type Submodule struct {
 	URL  string // URL as written in the file, which may be relative; see ResolveURL
 }
 
-// ParseModules parses the contents of a .gitmodules file, which are not trusted. It returns the submodules, sorted by path. It
-// leaves out submodules that git would refuse, and adds a text with the name and the reason for each of them to the result
-// refused. It also leaves out submodules that git would not check out (update = none).
+// ParseModules parses the contents of a .gitmodules file, which are not trusted. It returns the submodules, sorted by
+// path. It leaves out submodules that git would refuse, and adds a text with the name and the reason for each of them
+// to the result refused. It also leaves out submodules that git would not check out (update = none).
 func ParseModules(text []byte) (modules []Submodule, refused []string, err error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
@@ -51,14 +51,15 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 	return modules, refused, nil
 }
 
-// check returns an error for a submodule that git refuses because it could be used in an attack (check_submodule_name and
-// looks_like_command_line_option in submodule-config.c).
+// check returns an error for a submodule that git refuses because it could be used in an attack (check_submodule_name
+// and looks_like_command_line_option in submodule-config.c).
 func (m Submodule) check() error {
 	steps := strings.FieldsFunc(m.Name, func(r rune) bool { return r == '/' || r == '\\' })
 	switch {
 	case m.Name == "" || slices.Contains(steps, ".."):
 		return errors.New("submodule name is empty or contains \"..\"")
-	case m.Path == "" || m.Path[0] == '-' || !filepath.IsLocal(m.Path) || filepath.Clean(m.Path) != m.Path || m.Path == ".":
+	case m.Path == "" || m.Path[0] == '-' || !filepath.IsLocal(m.Path) || filepath.Clean(m.Path) != m.Path ||
+		m.Path == ".":
 		return fmt.Errorf("submodule path %.100q is not a relative path in its shortest form", m.Path)
 	case m.URL == "" || m.URL[0] == '-' || strings.ContainsAny(m.URL, "\n\r\x00"):
 		return errors.New("submodule URL is missing, begins with \"-\" or contains a line break")
@@ -66,8 +67,8 @@ func (m Submodule) check() error {
 	return nil
 }
 
-// ResolveURL returns the absolute URL of a submodule. If url begins with ./ or ../, it is relative to remote, the URL of
-// the repository that contains the submodule (relative_url in git's remote.c).
+// ResolveURL returns the absolute URL of a submodule. If url begins with ./ or ../, it is relative to remote, the URL
+// of the repository that contains the submodule (relative_url in git's remote.c).
 func ResolveURL(remote, url string) (string, error) {
 	if !strings.HasPrefix(url, "./") && !strings.HasPrefix(url, "../") {
 		return url, nil

@@ -14,7 +14,8 @@ import (
 // TestResolveURLLikeGit compares the results of ResolveURL with those of git, for pairs of URLs.
 func TestResolveURLLikeGit(t *testing.T) {
 	remotes := []string{
-		"https://git.example/a/b/c/", "https://user@git.example:8443/c", "git@git.example:a/b.git", "git.example:b", "/srv/a/b.git",
+		"https://git.example/a/b/c/", "https://user@git.example:8443/c", "git@git.example:a/b.git", "git.example:b",
+		"/srv/a/b.git",
 	}
 	urls := []string{"../sub.git", "./sub/", "../../x/sub", ".././../../s", "git@other.example:s.git"}
 	for _, remote := range remotes {
@@ -27,7 +28,8 @@ func TestResolveURLLikeGit(t *testing.T) {
 		}
 		var modules strings.Builder
 		for i, url := range urls {
-			modules.WriteString("[submodule \"" + string(rune('a'+i)) + "\"]\n\tpath = " + string(rune('a'+i)) + "\n\turl = " + url + "\n")
+			modules.WriteString("[submodule \"" + string(rune('a'+i)) + "\"]\n\tpath = " + string(rune('a'+i)) +
+				"\n\turl = " + url + "\n")
 		}
 		if _, err := git("init", "-q"); err != nil {
 			t.Fatal(err)
@@ -39,7 +41,8 @@ func TestResolveURLLikeGit(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range urls {
-			if _, err := git("update-index", "--add", "--cacheinfo", "160000,"+strings.Repeat("1", 40)+","+string(rune('a'+i))); err != nil {
+			if _, err := git("update-index", "--add", "--cacheinfo",
+				"160000,"+strings.Repeat("1", 40)+","+string(rune('a'+i))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -96,16 +99,19 @@ func TestAddSubmodulesKeepsWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(path, "config")
-	if err := os.WriteFile(name, []byte("[core]\n\tbare = false\n[submodule \"mine\"]\n\turl = /own\n"), 0o644); err != nil {
+	if err := os.WriteFile(name, []byte("[core]\n\tbare = false\n[submodule \"mine\"]\n\turl = /own\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	d := &Dir{path: path, git: commands{path: path}}
 	for range 2 {
-		if err := d.AddSubmodules([]Submodule{{"mine", "mine", "https://git.example/mine"}, {"lib/x", "x", "https://git.example/x"}}); err != nil {
+		if err := d.AddSubmodules([]Submodule{{"mine", "mine", "https://git.example/mine"},
+			{"lib/x", "x", "https://git.example/x"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for key, want := range map[string]string{"submodule.mine.url": "/own", "submodule.lib/x.url": "https://git.example/x", "submodule.lib/x.active": "true", "core.bare": "false"} {
+	for key, want := range map[string]string{"submodule.mine.url": "/own", "submodule.lib/x.url": "https://git.example/x",
+		"submodule.lib/x.active": "true", "core.bare": "false"} {
 		if out, err := gittest.Git(t.Context(), "", "config", "-f", name, "--get-all", key); err != nil || out != want {
 			t.Errorf("setting %s: got %q, %v", key, out, err)
 		}

@@ -19,20 +19,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// madeSuffix is part of the name of the directory in which git init creates a repository. The name consists of the name of the
-// git directory, madeSuffix and a random suffix.
+// madeSuffix is part of the name of the directory in which git init creates a repository. The name consists of the name
+// of the git directory, madeSuffix and a random suffix.
 const madeSuffix = ".new"
 
-// fromTemplate runs git init in a temporary directory and copies the files that git puts into every new repository to path: hooks,
-// description, info/exclude, and the rest of the user's template. It returns the configuration in the template. If git is not
-// installed, the returned configuration is empty.
+// fromTemplate runs git init in a temporary directory and copies the files that git puts into every new repository to
+// path: hooks, description, info/exclude, and the rest of the user's template. It returns the configuration in the
+// template. If git is not installed, the returned configuration is empty.
 func fromTemplate(path string, o Options) (*config.Config, error) {
 	c := config.New()
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// git init writes HEAD, which Create must write last, so run git init in another directory. First remove such directories of
-	// processes that have died. A git process that still runs may write to one of them, so use a new name each time.
+	// git init writes HEAD, which Create must write last, so run git init in another directory. First remove such
+	// directories of processes that have died. A git process that still runs may write to one of them, so use a new name
+	// each time.
 	left, _ := filepath.Glob(disk.QuoteGlob(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
@@ -70,8 +71,8 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	return c, nil
 }
 
-// copyTree copies a file, a symbolic link or a directory. It does not rename, because the git directory may be a mount point (package
-// guard).
+// copyTree copies a file, a symbolic link or a directory. It does not rename, because the git directory may be a mount
+// point (package guard).
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -106,14 +107,15 @@ func copyTree(from, to string) error {
 	})
 }
 
-// writeLogs writes the first entries of the reflogs of HEAD, of the branch and of HEAD of the remote, as git clone does. The
-// entries contain the user's identity.
+// writeLogs writes the first entries of the reflogs of HEAD, of the branch and of HEAD of the remote, as git clone
+// does. The entries contain the user's identity.
 func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
 		return nil
 	}
 	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
-	if err != nil { // the user has configured no identity; like git clone, use an identity made of the user name and the host name
+	// the user has configured no identity; like git clone, use an identity made of the user name and the host name
+	if err != nil {
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
 			name = u.Username

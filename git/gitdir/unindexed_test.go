@@ -23,9 +23,11 @@ func TestNoRepositoryWithoutIndex(t *testing.T) {
 	for name, inside := range map[string]bool{"outside": false, "inside": true} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "git")
-			o := Options{WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip,
+			o := Options{WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+				Ref: "refs/heads/main", Commit: tip,
 				Git: installed(t), Inside: inside}
-			tree, err := gittest.Git(context.Background(), t.TempDir(), "--git-dir", repo.Path, "rev-parse", tip.String()+"^{tree}")
+			tree, err := gittest.Git(context.Background(), t.TempDir(), "--git-dir", repo.Path, "rev-parse",
+				tip.String()+"^{tree}")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,16 +17,17 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// To change refs, this package runs git, because git knows how they are stored (loose, packed, reftable). If git is killed, its
-// lock files remain, and every later change of the same ref fails until they are removed. git is killed together with this
-// process. Therefore update creates a file before it starts git, the note, which lists the files that git may lock. update locks
-// the note (flock), and git inherits this lock. A successor that obtains the lock knows that git has ended, and that the lock
-// files are stale.
+// To change refs, this package runs git, because git knows how they are stored (loose, packed, reftable). If git is
+// killed, its lock files remain, and every later change of the same ref fails until they are removed. git is killed
+// together with this process. Therefore update creates a file before it starts git, the note, which lists the files
+// that git may lock. update locks the note (flock), and git inherits this lock. A successor that obtains the lock knows
+// that git has ended, and that the lock files are stale.
 
 const (
 	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
 
-	gitTime    = 2 * time.Minute      // maximum run time of git, which may wait for a pipe that a container has made in the git directory
+	// maximum run time of git, which may wait for a pipe that a container has made in the git directory
+	gitTime    = 2 * time.Minute
 	updateTime = 10 * time.Second     // maximum time to wait for a git process whose parent has died
 	lockTime   = time.Second          // maximum time to wait for a running process to release a lock
 	lockLook   = 5 * time.Millisecond // interval between two attempts to acquire a lock
@@ -35,8 +36,9 @@ const (
 // patient holds settings that make git wait, for this many milliseconds, for other processes that change refs.
 var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packedRefsTimeout=5000"}
 
-// update runs a git command that changes some files of the git directory. The slice files lists these files except HEAD; a ref such
-// as refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
+// update runs a git command that changes some files of the git directory. The slice files lists these files except
+// HEAD; a ref such as refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave
+// lock files.
 func (c *commands) update(ctx context.Context, files []string, args ...string) error {
 	return c.updateWithin(ctx, gitTime, files, args...)
 }
@@ -52,7 +54,8 @@ func (c *commands) updateWithin(ctx context.Context, limit time.Duration, files 
 		_, err = note.WriteString(strings.Join(append(files, "HEAD", "reftable/tables.list"), "\n") + "\n")
 	}
 	if err != nil {
-		return fmt.Errorf("run git %s: record lock files: %w", args[0], errors.Join(err, note.Close(), os.Remove(note.Name())))
+		return fmt.Errorf("run git %s: record lock files: %w", args[0],
+			errors.Join(err, note.Close(), os.Remove(note.Name())))
 	}
 	ctx = context.WithoutCancel(ctx)
 	var state *os.ProcessState
@@ -82,8 +85,8 @@ func (c *commands) breakUpdates(ctx context.Context) error {
 	return err
 }
 
-// breakUpdate waits until the git process to which a note belongs has ended. It then removes the lock files that this process has
-// left, and the note itself. The parameter name is the path of the note.
+// breakUpdate waits until the git process to which a note belongs has ended. It then removes the lock files that this
+// process has left, and the note itself. The parameter name is the path of the note.
 func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	note, err := disk.OpenRegular(name, 0)
 	if err != nil {
@@ -123,8 +126,8 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	return os.Remove(name)
 }
 
-// breakStale removes a lock file that was created after the time in the parameter after. It keeps the file if another process
-// seems to hold the lock: a running process changes or removes its lock file within lockTime.
+// breakStale removes a lock file that was created after the time in the parameter after. It keeps the file if another
+// process seems to hold the lock: a running process changes or removes its lock file within lockTime.
 func breakStale(ctx context.Context, lock string, after time.Time) error {
 	first, err := os.Lstat(lock)
 	for start := time.Now(); err == nil && !first.ModTime().Before(after); {

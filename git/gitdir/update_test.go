@@ -86,7 +86,8 @@ func TestLocksOfDeadGits(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := syscall.Timeval{Sec: 1}
-	if err := errors.Join(syscall.Utimes(lock, []syscall.Timeval{old, old}), os.WriteFile(note, []byte("refs/heads/new\n"), 0o600)); err != nil {
+	if err := errors.Join(syscall.Utimes(lock, []syscall.Timeval{old, old}),
+		os.WriteFile(note, []byte("refs/heads/new\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.BreakLocks(t.Context()); err != nil || !locked() {

@@ -15,7 +15,8 @@ func TestUpdateDoesNotWaitForever(t *testing.T) {
 	asGittest(t)
 	work := t.TempDir()
 	path := filepath.Join(work, ".git")
-	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"}, {"commit", "--quiet", "--allow-empty", "--message=one"}} {
+	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=main"},
+		{"commit", "--quiet", "--allow-empty", "--message=one"}} {
 		if _, err := gittest.Git(t.Context(), work, args...); err != nil {
 			t.Fatal(err)
 		}

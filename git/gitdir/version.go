@@ -22,7 +22,8 @@ func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
 
-// lastAsked caches the version of the git program on PATH. The cached version is used as long as the program is the same file.
+// lastAsked caches the version of the git program on PATH. The cached version is used as long as the program is the
+// same file.
 var lastAsked struct {
 	sync.Mutex
 	path    string
@@ -30,8 +31,8 @@ var lastAsked struct {
 	version Version
 }
 
-// InstalledGit returns the version of the git program on PATH. It runs git only if the program has changed since the last
-// call.
+// InstalledGit returns the version of the git program on PATH. It runs git only if the program has changed since the
+// last call.
 func InstalledGit(ctx context.Context) (Version, error) {
 	path, err := gitcmd.LookPath()
 	if err != nil {

@@ -19,21 +19,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs, configuration, hooks
-// and other files, and the checksum of the index. If the state is still the same later, the git directory contains no changes of
-// the user, so it need not be kept, because it can be created again from the remote. The hash leaves out files that change
-// without the user, or that contain no changes of the user: remote-tracking refs and the remote's tags, the list of shallow
-// commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that git commands leave for later commands. If the
-// recorded state differs only in the index, the tree of the index is compared with HEAD.
+// sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs,
+// configuration, hooks and other files, and the checksum of the index. If the state is still the same later, the git
+// directory contains no changes of the user, so it need not be kept, because it can be created again from the remote.
+// The hash leaves out files that change without the user, or that contain no changes of the user: remote-tracking refs
+// and the remote's tags, the list of shallow commits, objects (see HasOwnObjects), logs, files of artifactfs, and files
+// that git commands leave for later commands. If the recorded state differs only in the index, the tree of the index is
+// compared with HEAD.
 const sealName = "artifactfs-made"
 
-// ignored lists the files and directories that the hash in the file sealName leaves out, by their paths in the git directory.
+// ignored lists the files and directories that the hash in the file sealName leaves out, by their paths in the git
+// directory.
 var ignored = []string{
-	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid", "refs/remotes",
+	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid",
+	"refs/remotes",
 }
 
-// Seal records the state of the new git directory, so that HasWork can later detect whether the state has changed. It is
-// called once, when the directory is complete.
+// Seal records the state of the new git directory, so that HasWork can later detect whether the state has changed. It
+// is called once, when the directory is complete.
 func (d *Dir) Seal() error {
 	sum, err := sumOf(d.path)
 	if err != nil {
@@ -52,9 +55,9 @@ func (d *Dir) Sealed() bool {
 	return err == nil
 }
 
-// HasWork reports whether a git directory contains data that cannot be fetched from the remote: objects, refs, settings or staged
-// changes. If Seal was never called for the directory, because the directory does not exist or is incomplete, HasWork considers
-// only the objects.
+// HasWork reports whether a git directory contains data that cannot be fetched from the remote: objects, refs, settings
+// or staged changes. If Seal was never called for the directory, because the directory does not exist or is incomplete,
+// HasWork considers only the objects.
 func HasWork(ctx context.Context, path string) (bool, error) {
 	if own, err := HasOwnObjects(path); own || err != nil {
 		return own, err
@@ -81,10 +84,12 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	return index != wasIndex && staged(ctx, path), nil
 }
 
-// staged reports whether the index differs from HEAD's tree. A changed index file does not prove such a difference, because git
-// rewrites the index even to refresh stat data. If git fails, staged returns true, so that no changes are lost.
+// staged reports whether the index differs from HEAD's tree. A changed index file does not prove such a difference,
+// because git rewrites the index even to refresh stat data. If git fails, staged returns true, so that no changes are
+// lost.
 func staged(ctx context.Context, path string) bool {
-	// Pass the git directory as --work-tree and not the mount: git accesses this path, and the mount may not be served yet.
+	// Pass the git directory as --work-tree and not the mount: git accesses this path, and the mount may not be served
+	// yet.
 	r, err := guard.Open(ctx, path)
 	if err != nil {
 		return true
@@ -121,7 +126,8 @@ func sumOf(path string) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		// Leave out the settings that contain the mount's directory, because the mount may have been moved to another directory.
+		// Leave out the settings that contain the mount's directory, because the mount may have been moved to another
+		// directory.
 		if relative == "config" {
 			content = withoutPlaces(content)
 		}
@@ -139,7 +145,8 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withoutPlaces returns the configuration without the settings that change when the mount is moved to another directory.
+// withoutPlaces returns the configuration without the settings that change when the mount is moved to another
+// directory.
 func withoutPlaces(config []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(config) {
@@ -150,8 +157,9 @@ func withoutPlaces(config []byte) []byte {
 	return kept
 }
 
-// packedSum returns the packed refs that belong to the user. If artifactfs has written the file packed-refs, packedSum leaves out
-// the remote's tags. If git has written the file, the remote's tags cannot be distinguished from the user's tags.
+// packedSum returns the packed refs that belong to the user. If artifactfs has written the file packed-refs, packedSum
+// leaves out the remote's tags. If git has written the file, the remote's tags cannot be distinguished from the user's
+// tags.
 func packedSum(path string) ([]byte, error) {
 	text, err := disk.ReadRegular(filepath.Join(path, "packed-refs"), disk.LargeFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +171,8 @@ func packedSum(path string) ([]byte, error) {
 	}
 	var own bytes.Buffer
 	for _, r := range refs {
-		if !strings.HasPrefix(r.Name, "refs/remotes/") && !(packedrefs.Ours(text) && strings.HasPrefix(r.Name, "refs/tags/")) {
+		if !strings.HasPrefix(r.Name, "refs/remotes/") &&
+			!(packedrefs.Ours(text) && strings.HasPrefix(r.Name, "refs/tags/")) {
 			fmt.Fprintf(&own, "%s %s\n", r.ID, r.Name)
 		}
 	}

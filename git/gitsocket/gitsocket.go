@@ -1,9 +1,9 @@
-// Package gitsocket creates and opens the sockets in a mount's git directory. Programs that git starts connect to the daemon
-// through these sockets.
+// Package gitsocket creates and opens the sockets in a mount's git directory. Programs that git starts connect to the
+// daemon through these sockets.
 //
-// Such a socket belongs to the owner of the git directory, and only that user and root may connect. The socket outlives the
-// process that listens on it: the successor inherits the listening descriptor, and programs that connect in between wait in
-// the socket's queue.
+// Such a socket belongs to the owner of the git directory, and only that user and root may connect. The socket outlives
+// the process that listens on it: the successor inherits the listening descriptor, and programs that connect in between
+// wait in the socket's queue.
 package gitsocket
 
 import (
@@ -22,12 +22,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Options holds the descriptor that the predecessor has left, and the function that passes the descriptor to the successor.
+// Options holds the descriptor that the predecessor has left, and the function that passes the descriptor to the
+// successor.
 type Options struct {
 	// Inherited is the listening socket of the predecessor, or nil if there is none. Listen closes this file.
 	Inherited *os.File
-	// Keep is called with the listening socket, so that a successor can inherit it. Keep must copy the file if it needs the
-	// file after it has returned. A nil Keep means that there is no successor.
+	// Keep is called with the listening socket, so that a successor can inherit it. Keep must copy the file if it needs
+	// the file after it has returned. A nil Keep means that there is no successor.
 	Keep func(listening *os.File) error
 }
 
@@ -40,8 +41,9 @@ type Listener struct {
 // acceptPause is the interval between two attempts to accept a connection after an error.
 const acceptPause = 100 * time.Millisecond
 
-// Next accepts the next connection. If that fails because the process has no free descriptors, Next tries again, because the end of a
-// connection releases some. It returns an error only after ctx has ended or the Listener was closed.
+// Next accepts the next connection. If that fails because the process has no free descriptors, Next tries again,
+// because the end of a connection releases some. It returns an error only after ctx has ended or the Listener was
+// closed.
 func (l *Listener) Next(ctx context.Context) (*net.UnixConn, error) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -69,8 +71,8 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 		return nil, err
 	}
 	defer done()
-	// The user of the git directory can replace the socket by a symbolic link at any moment. So the mode is set through the
-	// descriptor, before the socket has a name, and the owner is changed without following a link.
+	// The user of the git directory can replace the socket by a symbolic link at any moment. So the mode is set through
+	// the descriptor, before the socket has a name, and the owner is changed without following a link.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
@@ -119,8 +121,8 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// Dial connects to the socket called name in gitDir. The error wraps the error of connect(2): fs.ErrNotExist if there is no
-// socket, syscall.ECONNREFUSED if no process listens on it.
+// Dial connects to the socket called name in gitDir. The error wraps the error of connect(2): fs.ErrNotExist if there
+// is no socket, syscall.ECONNREFUSED if no process listens on it.
 func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
 	short, done, err := address(gitDir, name)
 	if err != nil {
@@ -140,8 +142,8 @@ func Owner(gitDir string) (*syscall.Stat_t, error) {
 	return info.Sys().(*syscall.Stat_t), nil
 }
 
-// address returns a path of the socket that fits into the 108 bytes of sockaddr_un (unix(7)). The caller must call done;
-// after that, the path is not valid any more.
+// address returns a path of the socket that fits into the 108 bytes of sockaddr_un (unix(7)). The caller must call
+// done; after that, the path is not valid any more.
 func address(gitDir, name string) (short string, done func(), err error) {
 	if path := filepath.Join(gitDir, name); len(path) <= 100 {
 		return path, func() {}, nil

@@ -19,9 +19,10 @@ type Server struct {
 	wg       sync.WaitGroup
 }
 
-// Serve starts to answer at most the given number of connections at a time, and returns at once. It calls the function answer for each
-// connection, and closes the connection when that function returns.
-func (l *Listener) Serve(most int, log *zap.Logger, answer func(ctx context.Context, conn *net.UnixConn) error) *Server {
+// Serve starts to answer at most the given number of connections at a time, and returns at once. It calls the function
+// answer for each connection, and closes the connection when that function returns.
+func (l *Listener) Serve(most int, log *zap.Logger,
+	answer func(ctx context.Context, conn *net.UnixConn) error) *Server {
 	s := &Server{listener: l, log: log.With(zap.String("socket", filepath.Join(l.gitDir, l.name))), answer: answer,
 		room: make(chan struct{}, most)}
 	var ctx context.Context

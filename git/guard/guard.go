@@ -1,16 +1,19 @@
-// Package guard lets the daemon use a git directory that programs in a container can change. Such programs may put symbolic links
-// there, which lead to files of the host, and settings, which make git start programs or read files of the host. Two things protect
-// the host:
+// Package guard lets the daemon use a git directory that programs in a container can change. Such programs may put
+// symbolic links there, which lead to files of the host, and settings, which make git start programs or read files of
+// the host. Two things protect the host:
 //
-//   - Mount mounts the git directory over itself, so that the kernel follows no symbolic links in it for the daemon and for the git
-//     commands that the daemon starts. The container uses another mount of the same directory, in which links work.
-//   - Open returns a second git directory, the guarded directory, in which the daemon runs its git commands. Its configuration
-//     contains only settings with plain values (see allowed), so git starts no programs that the configuration names, and requests no
-//     missing objects. It has no hooks. It shares refs, objects, index and reflogs with the git directory through symbolic links.
+//   - Mount mounts the git directory over itself, so that the kernel follows no symbolic links in it for the daemon and
+//     for the git commands that the daemon starts. The container uses another mount of the same directory, in which
+//     links work.
+//   - Open returns a second git directory, the guarded directory, in which the daemon runs its git commands. Its
+//     configuration contains only settings with plain values (see allowed), so git starts no programs that the
+//     configuration names, and requests no missing objects. It has no hooks. It shares refs, objects, index and reflogs
+//     with the git directory through symbolic links.
 //
-// The guarded directory is beside the git directory, where no container can change it. If Create has made it, the git directory is one
-// that a container can change, so functions that have only its path need no other mark. Alone returns a guarded directory of any git
-// directory, for git commands that must neither start programs of the user nor request objects.
+// The guarded directory is beside the git directory, where no container can change it. If Create has made it, the git
+// directory is one that a container can change, so functions that have only its path need no other mark. Alone returns
+// a guarded directory of any git directory, for git commands that must neither start programs of the user nor request
+// objects.
 package guard
 
 import (
@@ -45,8 +48,8 @@ const (
 	lockLook = 5 * time.Millisecond // interval between two attempts
 )
 
-// shared are the files and directories that the guarded directory shares with the git directory. The files whose names end in HEAD are
-// names of commits for git, such as FETCH_HEAD. Some of them exist only at times.
+// shared are the files and directories that the guarded directory shares with the git directory. The files whose names
+// end in HEAD are names of commits for git, such as FETCH_HEAD. Some of them exist only at times.
 var shared = []string{
 	"objects", "refs", "packed-refs", "reftable", "logs", "index", "info", "shallow", "worktrees",
 	"FETCH_HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE",
@@ -55,14 +58,15 @@ var shared = []string{
 // sharedIndex matches the names of the larger part of a split index (git-update-index(1), --split-index).
 var sharedIndex = regexp.MustCompile(`^sharedindex\.[0-9a-f]{40,64}$`)
 
-// Create makes the guarded directory of the git directory at path, so that the other functions recognize path. The slice objects lists
-// the objects directories outside of the container from which the git directory borrows.
+// Create makes the guarded directory of the git directory at path, so that the other functions recognize path. The
+// slice objects lists the objects directories outside of the container from which the git directory borrows.
 func Create(path string, objects []string) error {
 	dir := path + suffix
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("guard git directory: %w", err)
 	}
-	if err := disk.WriteFile(filepath.Join(dir, objectsName), []byte(strings.Join(objects, "\n")+"\n"), 0o600); err != nil {
+	if err := disk.WriteFile(filepath.Join(dir, objectsName), []byte(strings.Join(objects, "\n")+"\n"),
+		0o600); err != nil {
 		return fmt.Errorf("guard git directory: %w", err)
 	}
 	return nil
@@ -74,8 +78,9 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-// Open returns the git directory in which the daemon runs commands that do not change HEAD or the configuration: the guarded directory
-// with the present HEAD and settings, or the git directory at path itself if no container can change it.
+// Open returns the git directory in which the daemon runs commands that do not change HEAD or the configuration: the
+// guarded directory with the present HEAD and settings, or the git directory at path itself if no container can change
+// it.
 func Open(ctx context.Context, path string) (gitcmd.Repo, error) {
 	if !Exists(path) {
 		return gitcmd.Repo{Dir: path}, nil
@@ -83,8 +88,8 @@ func Open(ctx context.Context, path string) (gitcmd.Repo, error) {
 	return openGuarded(ctx, path, path+suffix)
 }
 
-// Alone returns a guarded directory of the git directory at path, whether or not a container can change that. The slice objects lists
-// the objects directories from which the git directory borrows.
+// Alone returns a guarded directory of the git directory at path, whether or not a container can change that. The slice
+// objects lists the objects directories from which the git directory borrows.
 func Alone(ctx context.Context, path string, objects []string) (gitcmd.Repo, error) {
 	dir := path + aloneSuffix
 	if err := fill(ctx, path, dir); err != nil {
@@ -93,8 +98,8 @@ func Alone(ctx context.Context, path string, objects []string) (gitcmd.Repo, err
 	return gitcmd.Repo{Dir: dir, Objects: objects}, nil
 }
 
-// openGuarded brings the directory dir, which guards the git directory at path, up to date, and returns it with the objects that Create
-// has recorded.
+// openGuarded brings the directory dir, which guards the git directory at path, up to date, and returns it with the
+// objects that Create has recorded.
 func openGuarded(ctx context.Context, path, dir string) (gitcmd.Repo, error) {
 	if err := fill(ctx, path, dir); err != nil {
 		return gitcmd.Repo{}, fmt.Errorf("guard git directory: %w", err)
@@ -106,8 +111,8 @@ func openGuarded(ctx context.Context, path, dir string) (gitcmd.Repo, error) {
 	return gitcmd.Repo{Dir: dir, Objects: strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")}, nil
 }
 
-// Update calls f with a git directory in which a command may change HEAD. For a guarded directory, Update holds HEAD.lock of the git
-// directory at path, as git does, and copies the new HEAD there.
+// Update calls f with a git directory in which a command may change HEAD. For a guarded directory, Update holds
+// HEAD.lock of the git directory at path, as git does, and copies the new HEAD there.
 func Update(ctx context.Context, path string, f func(gitcmd.Repo) error) (err error) {
 	if !Exists(path) {
 		return f(gitcmd.Repo{Dir: path})
@@ -138,8 +143,8 @@ func Update(ctx context.Context, path string, f func(gitcmd.Repo) error) (err er
 	return errors.Join(err, readErr)
 }
 
-// Configure adds settings, in the form KEY, VALUE, to the configuration of the git directory at path, which has a guarded directory.
-// git edits a copy, because it would follow symbolic links itself.
+// Configure adds settings, in the form KEY, VALUE, to the configuration of the git directory at path, which has a
+// guarded directory. git edits a copy, because it would follow symbolic links itself.
 func Configure(ctx context.Context, path string, settings ...[2]string) error {
 	name := filepath.Join(path, "config")
 	lock, err := takeLock(ctx, name)
@@ -210,7 +215,8 @@ func link(path, dir string) error {
 		}
 	}
 	for _, name := range names {
-		if err := os.Symlink(filepath.Join(path, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Symlink(filepath.Join(path, name), filepath.Join(dir, name)); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -225,8 +231,8 @@ func replace(name string, text []byte) error {
 	return disk.WriteFileUnsynced(name, text, 0o600)
 }
 
-// readPlain reads a file that a container can replace by anything. It refuses symbolic links, pipes and devices, and files with more
-// than limit bytes.
+// readPlain reads a file that a container can replace by anything. It refuses symbolic links, pipes and devices, and
+// files with more than limit bytes.
 func readPlain(name string, limit int64) ([]byte, error) {
 	f, err := disk.OpenRegular(name, unix.O_NOFOLLOW)
 	if err != nil {

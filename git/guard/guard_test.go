@@ -57,8 +57,10 @@ func TestOpen(t *testing.T) {
 		run(t, plain, "config", "core.eol", "lf\n[filter \"a\"]\nclean = x")
 		included := filepath.Join(t.TempDir(), "included")
 		run(t, plain, "config", "--file", included, "filter.b.clean", "x")
-		for _, key := range []string{"core.hookspath", "core.fsmonitor", "core.excludesfile", "core.attributesfile", "core.worktree", "filter.a.clean",
-			"remote.a.url", "include.path", "gpg.program", "diff.external", "merge.a.driver", "alias.status", "core.sshcommand"} {
+		for _, key := range []string{"core.hookspath", "core.fsmonitor", "core.excludesfile", "core.attributesfile",
+			"core.worktree", "filter.a.clean",
+			"remote.a.url", "include.path", "gpg.program", "diff.external", "merge.a.driver", "alias.status",
+			"core.sshcommand"} {
 			run(t, plain, "config", key, included)
 		}
 		r := open(t, path)
@@ -84,7 +86,8 @@ func TestOpen(t *testing.T) {
 		run(t, plain, "branch", "other")
 		run(t, plain, "symbolic-ref", "HEAD", "refs/heads/other")
 		r = open(t, path)
-		if a, b := run(t, r, "config", "core.autocrlf"), run(t, r, "symbolic-ref", "HEAD"); a != "true" || b != "refs/heads/other" {
+		if a, b := run(t, r, "config", "core.autocrlf"), run(t, r, "symbolic-ref", "HEAD"); a != "true" ||
+			b != "refs/heads/other" {
 			t.Errorf("after changes: got core.autocrlf %s, HEAD %s", a, b)
 		}
 	}
@@ -105,10 +108,12 @@ func TestUpdate(t *testing.T) {
 		})
 	}
 	// A command that was killed has left its lock file.
-	if err := Update(t.Context(), path, func(r gitcmd.Repo) error { return os.WriteFile(filepath.Join(r.Dir, "HEAD.lock"), nil, 0o600) }); err != nil {
+	if err := Update(t.Context(), path,
+		func(r gitcmd.Repo) error { return os.WriteFile(filepath.Join(r.Dir, "HEAD.lock"), nil, 0o600) }); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"branch", "--no-track", "next", "main"}, {"symbolic-ref", "-m", "moved", "HEAD", "refs/heads/next"}} {
+	for _, args := range [][]string{{"branch", "--no-track", "next", "main"},
+		{"symbolic-ref", "-m", "moved", "HEAD", "refs/heads/next"}} {
 		if err := move(args...); err != nil {
 			t.Fatal(err)
 		}

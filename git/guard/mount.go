@@ -9,15 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// followsNone is the flag of statfs(2) for mounts in which the kernel follows no symbolic links (ST_NOSYMFOLLOW, Linux 5.10).
+// followsNone is the flag of statfs(2) for mounts in which the kernel follows no symbolic links (ST_NOSYMFOLLOW, Linux
+// 5.10).
 const followsNone = 0x2000
 
-// Restrictions are the mount attributes of a git directory that Mount has mounted, in the form that mount_setattr(2) takes. They need
-// Linux 5.14.
+// Restrictions are the mount attributes of a git directory that Mount has mounted, in the form that mount_setattr(2)
+// takes. They need Linux 5.14.
 const Restrictions = unix.MOUNT_ATTR_NOSYMFOLLOW | unix.MOUNT_ATTR_NOEXEC
 
-// Mount mounts the git directory at path over itself with Restrictions. It creates the directory if that does not exist, and does
-// nothing if the directory is mounted already.
+// Mount mounts the git directory at path over itself with Restrictions. It creates the directory if that does not
+// exist, and does nothing if the directory is mounted already.
 func Mount(path string) error {
 	if err := mount(path); err != nil {
 		return fmt.Errorf("guard git directory %s: %w", path, err)
@@ -37,7 +38,8 @@ func mount(path string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	attr := unix.MountAttr{Attr_set: Restrictions | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	attr := unix.MountAttr{Attr_set: Restrictions | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("mount without symbolic links, which needs Linux 5.14: %w", err)
 	}
@@ -56,8 +58,8 @@ func Unmount(path string) error {
 	return nil
 }
 
-// mounted reports whether Mount has mounted the git directory at path. A file system on which the state directory is mounted may have
-// the same flag; then it protects the git directory too.
+// mounted reports whether Mount has mounted the git directory at path. A file system on which the state directory is
+// mounted may have the same flag; then it protects the git directory too.
 func mounted(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Flags&followsNone != 0

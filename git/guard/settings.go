@@ -16,8 +16,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// allowed maps the settings of the git directory that apply in the guarded directory to patterns of their values. No setting whose
-// value is a command or a path is allowed: a path would lead to a file of the host, whereas the container means a file of its own.
+// allowed maps the settings of the git directory that apply in the guarded directory to patterns of their values. No
+// setting whose value is a command or a path is allowed: a path would lead to a file of the host, whereas the container
+// means a file of its own.
 var allowed = map[string]*regexp.Regexp{
 	"extensions.objectformat":     regexp.MustCompile(`^(sha1|sha256)$`),
 	"extensions.refstorage":       regexp.MustCompile(`^(files|reftable)$`),
@@ -37,7 +38,8 @@ var allowed = map[string]*regexp.Regexp{
 	"user.email":                  name,
 }
 
-// tracking matches the keys of the settings on which names such as @{upstream} depend. Without a remote's URL they lead nowhere.
+// tracking matches the keys of the settings on which names such as @{upstream} depend. Without a remote's URL they lead
+// nowhere.
 var tracking = regexp.MustCompile(`(?s)^(branch|remote)\..*\.(remote|merge|fetch)$`)
 
 var (
@@ -45,8 +47,8 @@ var (
 	name = regexp.MustCompile(`^[^\x00-\x1f\x7f]{0,200}$`)
 )
 
-// configure writes the configuration of the directory dir, which guards the git directory at path. It starts git only if the
-// configuration of the git directory has changed.
+// configure writes the configuration of the directory dir, which guards the git directory at path. It starts git only
+// if the configuration of the git directory has changed.
 func configure(ctx context.Context, path, dir string) error {
 	text, err := readPlain(filepath.Join(path, "config"), maxConfig)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +76,8 @@ func configure(ctx context.Context, path, dir string) error {
 	return disk.WriteFileUnsynced(config, append(first, guarded(out)...), 0o600)
 }
 
-// guarded returns the text of a configuration with those settings in list, the output of git config --null --list, that are allowed.
+// guarded returns the text of a configuration with those settings in list, the output of git config --null --list, that
+// are allowed.
 func guarded(list []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("[core]\n\trepositoryformatversion = 1\n\tbare = true\n")

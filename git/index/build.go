@@ -19,13 +19,14 @@ type Options struct {
 	// has no untracked cache, and git searches the whole working tree for untracked files.
 	Untracked *Untracked
 	Files     int // estimated number of files, to allocate memory for; 0 if unknown
-	// Ignore returns the id that git compares with the contents of an ignore file (see Directory.Ignore). It returns false if the
-	// id is not known. If Ignore is nil, no id is known.
+	// Ignore returns the id that git compares with the contents of an ignore file (see Directory.Ignore). It returns false
+	// if the id is not known. If Ignore is nil, no id is known.
 	Ignore func(e Entry) (object.ID, bool)
 }
 
-// Builder builds the index of an unchanged working tree. The caller walks over the tree and calls Dir or Add for each path, in
-// git's order, and at the end Index or WriteTo. If a call of Dir or Add has failed, Index and WriteTo return the first error.
+// Builder builds the index of an unchanged working tree. The caller walks over the tree and calls Dir or Add for each
+// path, in git's order, and at the end Index or WriteTo. If a call of Dir or Add has failed, Index and WriteTo return
+// the first error.
 type Builder struct {
 	o     Options
 	x     Index
@@ -50,8 +51,9 @@ func NewBuilder(o Options) *Builder {
 	return b
 }
 
-// Dir adds a directory. The caller adds the directory before its contents. The first directory is the root, with the path
-// "". If the id is zero, git must make the tree of the directory again, because the entries do not describe it completely.
+// Dir adds a directory. The caller adds the directory before its contents. The first directory is the root, with the
+// path "". If the id is zero, git must make the tree of the directory again, because the entries do not describe it
+// completely.
 func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	if dir == "" {
 		if len(b.stack) > 0 || len(b.x.Entries) > 0 {
@@ -72,8 +74,8 @@ func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	b.stack = append(b.stack, l)
 }
 
-// Add adds a file, symbolic link or gitlink. An entry with SkipWorktree, whose path the working tree does not show, may be added at any
-// time. It is left out if another entry has its path.
+// Add adds a file, symbolic link or gitlink. An entry with SkipWorktree, whose path the working tree does not show, may
+// be added at any time. It is left out if another entry has its path.
 func (b *Builder) Add(e Entry) {
 	if e.SkipWorktree {
 		b.hidden = append(b.hidden, e)
@@ -89,11 +91,11 @@ func (b *Builder) Add(e Entry) {
 	b.x.Entries = append(b.x.Entries, e)
 }
 
-// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is recorded as
-// having no ignore file. After a change in or below the directory, git then finds the file, reads it, and searches everything
-// below the directory again. The empty stat data make git do the same if it has no file system monitor. With the flag ShowAll, git
-// would not search the directories above the change again, so it would not read the ignore files in them. Therefore, with ShowAll,
-// the directory is marked invalid from the beginning.
+// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is
+// recorded as having no ignore file. After a change in or below the directory, git then finds the file, reads it, and
+// searches everything below the directory again. The empty stat data make git do the same if it has no file system
+// monitor. With the flag ShowAll, git would not search the directories above the change again, so it would not read the
+// ignore files in them. Therefore, with ShowAll, the directory is marked invalid from the beginning.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -105,8 +107,9 @@ func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	d.Valid = b.o.Untracked.Flags == ShowNormal
 }
 
-// FillIgnored sets the ids of ignore files that were unknown when the index was built (see Options.Ignore). The function id
-// returns the id of a file, or false if the id is still unknown. FillIgnored returns the number of ids that it has set.
+// FillIgnored sets the ids of ignore files that were unknown when the index was built (see Options.Ignore). The
+// function id returns the id of a file, or false if the id is still unknown. FillIgnored returns the number of ids that
+// it has set.
 func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	if x.Untracked == nil || x.Untracked.Root == nil || x.Untracked.PerDirectory == "" {
 		return 0
@@ -140,8 +143,8 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// closeTo closes the directories on the stack that do not contain path, and returns the innermost directory that contains path. It
-// returns nil if the walk did not add the directory of path.
+// closeTo closes the directories on the stack that do not contain path, and returns the innermost directory that
+// contains path. It returns nil if the walk did not add the directory of path.
 func (b *Builder) closeTo(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
@@ -167,8 +170,8 @@ func (b *Builder) fail(what string) {
 	}
 }
 
-// close finishes a directory. It sets the number of entries below the directory, and sorts the subdirectories into the order in
-// which git searches them.
+// close finishes a directory. It sets the number of entries below the directory, and sorts the subdirectories into the
+// order in which git searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if l.tree.ID.IsZero() || slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
@@ -198,7 +201,8 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // close the innermost directory first, because subdirectories precede parents
+	// close the innermost directory first, because subdirectories precede parents
+	for _, l := range slices.Backward(b.stack) {
 		b.close(l)
 	}
 	root := b.stack[0]

@@ -13,9 +13,10 @@ type Change struct {
 	Gone  bool  // whether the path is removed
 }
 
-// Apply makes the changes. No two of the changes may have the same path. A change replaces all stages of its path. Apply
-// invalidates the directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced by a
-// file, or a file by a directory, the caller must also pass the changes of the paths below the directory.
+// Apply makes the changes. No two of the changes may have the same path. A change replaces all stages of its path.
+// Apply invalidates the directories of the changed paths in the cache tree and in the untracked cache. If a directory
+// is replaced by a file, or a file by a directory, the caller must also pass the changes of the paths below the
+// directory.
 func (x *Index) Apply(changes []Change) {
 	// Clone the slice, so that sorting does not change the order of the caller's slice.
 	changes = slices.Clone(changes)
@@ -24,7 +25,8 @@ func (x *Index) Apply(changes []Change) {
 	rest := x.Entries
 	for i := range changes {
 		c := &changes[i]
-		n, _ := slices.BinarySearchFunc(rest, c.Entry.Path, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
+		n, _ := slices.BinarySearchFunc(rest, c.Entry.Path,
+			func(e Entry, path string) int { return strings.Compare(e.Path, path) })
 		merged = append(merged, rest[:n]...)
 		rest = rest[n:]
 		same, had := false, false
@@ -67,9 +69,9 @@ func (t *Tree) invalidate(path string) {
 	}
 }
 
-// invalidate makes git search the directory of path again. With the flag ShowNormal, git lists a directory without tracked files
-// as one name. The change may then affect the lists of all directories above the path, so invalidate also makes git search those
-// directories again.
+// invalidate makes git search the directory of path again. With the flag ShowNormal, git lists a directory without
+// tracked files as one name. The change may then affect the lists of all directories above the path, so invalidate also
+// makes git search those directories again.
 func (u *Untracked) invalidate(path string) {
 	if u == nil {
 		return
@@ -87,8 +89,8 @@ func (u *Untracked) invalidate(path string) {
 	}
 }
 
-// SetTrees sets the unknown ids in the cache tree. The function id returns the id of a directory's tree, or false if the id
-// is not known. The path of the root is "".
+// SetTrees sets the unknown ids in the cache tree. The function id returns the id of a directory's tree, or false if
+// the id is not known. The path of the root is "".
 func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	if x.Tree == nil {
 		x.Tree = &Tree{Count: -1}
@@ -96,8 +98,9 @@ func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
-// fill sets the ids of the tree of a directory and of the trees below it. The parameter entries contains the index entries below
-// the directory. The parameter dir is the path of the directory, with a slash at the end, or "" for the root.
+// fill sets the ids of the tree of a directory and of the trees below it. The parameter entries contains the index
+// entries below the directory. The parameter dir is the path of the directory, with a slash at the end, or "" for the
+// root.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
 	if t.Count == len(entries) { // the id is already known
 		return

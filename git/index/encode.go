@@ -31,8 +31,8 @@ const (
 	blockSize = 10_000
 )
 
-// checksum returns the hash for the end of an index file. It detects accidental damage and not attacks, so SHA-1 without
-// collision detection is sufficient.
+// checksum returns the hash for the end of an index file. It detects accidental damage and not attacks, so SHA-1
+// without collision detection is sufficient.
 func checksum(f object.Format) hash.Hash {
 	if f == object.SHA256 {
 		return sha256.New()
@@ -76,7 +76,8 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if x.Sparse {
 		e.extension("sdir", func(out []byte) []byte { return out })
 	}
-	if len(blocks) > 1 { // EOIE is the last extension, because git looks for it at a fixed distance from the end of the file
+	// EOIE is the last extension, because git looks for it at a fixed distance from the end of the file
+	if len(blocks) > 1 {
 		heads := e.heads.Sum(nil)
 		e.extension("EOIE", func(out []byte) []byte {
 			return append(binary.BigEndian.AppendUint32(out, uint32(end)), heads...)
@@ -162,7 +163,8 @@ func (e *encoder) extension(name string, body func([]byte) []byte) {
 }
 
 // block is a range of entries that a thread can read without reading the entries before this range (IEOT).
-type block struct{ offset, count uint32 } // offset is the position in bytes of the first entry, and count is the number of entries
+// offset is the position in bytes of the first entry, and count is the number of entries
+type block struct{ offset, count uint32 }
 
 // blocks is the contents of the IEOT extension.
 type blocks []block
@@ -193,14 +195,14 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	return all
 }
 
-// entry appends the entry n. The parameter before is the path of the previous entry. If alone is true, the path must be stored as
-// a whole, because a thread may start to read at this entry.
+// entry appends the entry n. The parameter before is the path of the previous entry. If alone is true, the path must be
+// stored as a whole, because a thread may start to read at this entry.
 func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
-	// If a path is too long for the length field, the field contains the highest value that fits into it. Readers then search for
-	// the NUL at the end of the path.
+	// If a path is too long for the length field, the field contains the highest value that fits into it. Readers then
+	// search for the NUL at the end of the path.
 	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
 	if n.AssumeValid {
 		flags |= flagAssumeValid
@@ -228,8 +230,8 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	}
 }
 
-// appendTo appends stat data. If mode is not 0, appendTo inserts the mode after the inode number, as the format of an entry
-// requires.
+// appendTo appends stat data. If mode is not 0, appendTo inserts the mode after the inode number, as the format of an
+// entry requires.
 func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	for _, t := range []int64{s.Ctime, s.Mtime} {
 		out = binary.BigEndian.AppendUint32(out, uint32(t/1e9))

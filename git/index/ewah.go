@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These are limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a run-length word
-// states how many words with only zeros or only ones it replaces, and how many literal words follow.
+// These are limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a
+// run-length word states how many words with only zeros or only ones it replaces, and how many literal words follow.
 const (
 	runBits     = 32
 	literalBits = 31

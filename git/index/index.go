@@ -15,11 +15,11 @@ type Entry struct {
 	Path string      // relative to the root of the working tree, without a leading slash
 	Mode object.Mode // type and permissions of the file
 	ID   object.ID   // a blob, the commit of a submodule, or a tree in a sparse index
-	// Stat is the stat data of the file. If the size in Stat is 0 and the file is not empty, git compares the contents of the file
-	// whenever git checks the file.
+	// Stat is the stat data of the file. If the size in Stat is 0 and the file is not empty, git compares the contents of
+	// the file whenever git checks the file.
 	Stat Stat
-	// Valid means that, according to the file system monitor, the file has not changed since the position Index.Token. Valid is
-	// always false for a submodule.
+	// Valid means that, according to the file system monitor, the file has not changed since the position Index.Token.
+	// Valid is always false for a submodule.
 	Valid bool
 
 	Stage        uint8 // 1 to 3 for a conflict, otherwise 0
@@ -30,20 +30,21 @@ type Entry struct {
 
 // Index is the contents of an index file.
 type Index struct {
-	Format  object.Format // object format of the IDs
-	Version uint32        // version of the file: 4; with any other value, WriteTo chooses 2 or 3 by the flags of the entries
-	Entries []Entry       // in git's order: by the bytes of the path, and then by stage
-	Tree    *Tree         // cache tree (TREE), with the ids of the trees that the entries form; nil if there is none
-	// Token is the position from which git's next query to the file system monitor starts. If Token is "", there is no monitor,
-	// and no entry is Valid.
+	Format object.Format // object format of the IDs
+	// version of the file: 4; with any other value, WriteTo chooses 2 or 3 by the flags of the entries
+	Version uint32
+	Entries []Entry // in git's order: by the bytes of the path, and then by stage
+	Tree    *Tree   // cache tree (TREE), with the ids of the trees that the entries form; nil if there is none
+	// Token is the position from which git's next query to the file system monitor starts. If Token is "", there is no
+	// monitor, and no entry is Valid.
 	Token     string
 	Untracked *Untracked // untracked cache (UNTR); nil if there is none
 	Sparse    bool       // sparse index (sdir): a directory outside the sparse checkout may be one entry of mode ModeDir
 	Undo      []byte     // resolve-undo extension (REUC), not parsed
 }
 
-// Tree is a directory in the cache tree. ID is the id of the tree object that contains exactly the index entries in this
-// directory.
+// Tree is a directory in the cache tree. ID is the id of the tree object that contains exactly the index entries in
+// this directory.
 type Tree struct {
 	Name  string    // name of the directory; "" for the root
 	ID    object.ID // id of the tree; not valid if Count is negative
@@ -62,7 +63,8 @@ type Untracked struct {
 	Root         *Directory // root of the working tree; nil if the cache is empty
 }
 
-// Exclude describes a file with ignore rules by its stat data and its ExcludeID. If ID is zero, the file does not exist.
+// Exclude describes a file with ignore rules by its stat data and its ExcludeID. If ID is zero, the file does not
+// exist.
 type Exclude struct {
 	Stat Stat
 	ID   object.ID

@@ -79,7 +79,8 @@ func (w *world) stat(path string) index.Stat {
 	if err := syscall.Lstat(filepath.Join(w.dir, path), &st); err != nil {
 		w.t.Fatal(err)
 	}
-	return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Dev: uint32(st.Dev), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid, Size: uint32(st.Size)}
+	return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Dev: uint32(st.Dev), Ino: uint32(st.Ino), UID: st.Uid,
+		GID: st.Gid, Size: uint32(st.Size)}
 }
 
 // build returns the index of HEAD's tree.
@@ -96,7 +97,8 @@ func (w *world) build(o index.Options) *index.Index {
 	}
 	b := index.NewBuilder(o)
 	b.Dir("", w.tree, w.stat(""))
-	for _, line := range strings.Split(strings.TrimSuffix(w.git("ls-tree", "-r", "-t", "-z", w.tree.String()), "\x00"), "\x00") {
+	for _, line := range strings.Split(strings.TrimSuffix(w.git("ls-tree", "-r", "-t", "-z", w.tree.String()), "\x00"),
+		"\x00") {
 		head, path, _ := strings.Cut(line, "\t")
 		if path == "" {
 			continue
@@ -181,7 +183,8 @@ func TestStockGitReadsIt(t *testing.T) {
 		if got := w.git(append([]string{"-c", "core.fsmonitor=false"}, strings.Fields(list)...)...); got != want {
 			t.Errorf("git %s differs:\n%s", list, firstDifference(got, want))
 		}
-		if got := w.git("-c", "index.threads=true", "ls-files", "-s"); got != w.git("-c", "index.threads=1", "ls-files", "-s") {
+		if got := w.git("-c", "index.threads=true", "ls-files", "-s"); got != w.git("-c", "index.threads=1",
+			"ls-files", "-s") {
 			t.Error("git lists other entries with several threads")
 		}
 		if got := w.git("write-tree"); got != w.tree.String() {
@@ -195,7 +198,8 @@ func TestStockGitReadsIt(t *testing.T) {
 		}
 		// The index is also correct without the monitor.
 		w.install(x)
-		if got := w.git("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=keep", "status", "--porcelain=v2"); got != "" {
+		if got := w.git("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=keep", "status",
+			"--porcelain=v2"); got != "" {
 			t.Errorf("git status without the monitor printed %.300q", got)
 		}
 	})
@@ -216,13 +220,15 @@ func TestFirstStatusReadsNoFiles(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		w := clone(t, f, func(r *gittest.Repo, _ object.Format) error {
 			_, err := r.Commit("main", map[string]gittest.File{
-				".gitignore": {Data: []byte("*.o\n")}, "sub/.gitignore": {Data: []byte("*.a\n")}, "sub/deep/f": {Data: []byte("f\n")},
-				"other/f": {Data: []byte("f\n")}, "x": {Data: []byte("x\n")},
+				".gitignore": {Data: []byte("*.o\n")}, "sub/.gitignore": {Data: []byte("*.a\n")},
+				"sub/deep/f": {Data: []byte("f\n")},
+				"other/f":    {Data: []byte("f\n")}, "x": {Data: []byte("x\n")},
 			}, "ignore files")
 			return err
 		})
 		w.older() // otherwise git rewrites the index, because files are as young as the index
-		w.install(w.build(index.Options{Version: version, Token: "token:1", Untracked: &index.Untracked{Flags: index.ShowNormal}}))
+		w.install(w.build(index.Options{Version: version, Token: "token:1",
+			Untracked: &index.Untracked{Flags: index.ShowNormal}}))
 		before, err := os.ReadFile(w.indexFile())
 		if err != nil {
 			t.Fatal(err)

@@ -30,8 +30,8 @@ type Outline struct {
 // markEvery is the distance between two marks. To reach an entry, fewer than markEvery entries have to be skipped.
 const markEvery = 64
 
-// ReadOutline parses an index file as far as an Outline needs it. Like git, it does not verify the checksum when it reads an
-// index. It returns ErrNoOutline if only Read can read the index, and ErrSplit if the index is split.
+// ReadOutline parses an index file as far as an Outline needs it. Like git, it does not verify the checksum when it
+// reads an index. It returns ErrNoOutline if only Read can read the index, and ErrSplit if the index is split.
 func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	o, err := readOutline(f, data)
 	if err != nil {
@@ -46,12 +46,13 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	if body < headerSize || string(data[:4]) != "DIRC" {
 		return nil, errors.New("file is not a git index")
 	}
-	o := &Outline{format: f, version: binary.BigEndian.Uint32(data[4:]), data: data[:body], count: int(binary.BigEndian.Uint32(data[8:]))}
+	o := &Outline{format: f, version: binary.BigEndian.Uint32(data[4:]), data: data[:body],
+		count: int(binary.BigEndian.Uint32(data[8:]))}
 	if o.version < 2 || o.version > 4 {
 		return nil, fmt.Errorf("unknown index version %d", o.version)
 	}
-	// The number of entries that the file states determines how much memory is needed. Refuse a number that is too large for the
-	// size of the file before memory is allocated.
+	// The number of entries that the file states determines how much memory is needed. Refuse a number that is too large
+	// for the size of the file before memory is allocated.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {
 		return nil, fmt.Errorf("index states %d entries: %w", o.count, errShort)
 	}
@@ -67,7 +68,8 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 			return nil, fmt.Errorf("index entry %d: %w", i, err)
 		case special:
 			return nil, ErrNoOutline
-		case len(c.path) == 0: // an entry without a path replaces an entry of the shared index; it occurs only in a split index
+		case len(c.path) == 0:
+			// an entry without a path replaces an entry of the shared index; it occurs only in a split index
 			return nil, ErrSplit
 		case !more:
 			return nil, fmt.Errorf("entry %q is out of order", c.path)
@@ -82,9 +84,9 @@ type cursor struct {
 	path []byte // path of the previous entry, because an entry of version 4 contains only the difference from that path
 }
 
-// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. The result special is true if
-// an Outline cannot represent the entry. The result more is true if the path of the entry is greater than the previous path, as
-// the order of entries requires.
+// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. The result special
+// is true if an Outline cannot represent the entry. The result more is true if the path of the entry is greater than
+// the previous path, as the order of entries requires.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -106,8 +108,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 		}
 		same, name = len(c.path)-gone, name+n
 	}
-	// The path ends at a NUL in two cases: if it is too long for the length field, and in version 4, in which an entry contains
-	// only the end of the path.
+	// The path ends at a NUL in two cases: if it is too long for the length field, and in version 4, in which an entry
+	// contains only the end of the path.
 	if o.version == 4 || length == maxNameInFlags {
 		if length = bytes.IndexByte(o.data[name:], 0); length < 0 {
 			return false, false, errShort
@@ -126,8 +128,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions parses the extensions, which follow the entries, and stores the extension TREE. It ignores all other optional
-// extensions. The parameter at is the offset of the first extension in bytes.
+// extensions parses the extensions, which follow the entries, and stores the extension TREE. It ignores all other
+// optional extensions. The parameter at is the offset of the first extension in bytes.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {
@@ -191,7 +193,8 @@ func (o *Outline) Entry(i int) (Entry, error) {
 	return e, nil
 }
 
-// Search returns the index of the first entry in [lo, hi) whose path is not less than path, or hi if there is no such entry.
+// Search returns the index of the first entry in [lo, hi) whose path is not less than path, or hi if there is no such
+// entry.
 func (o *Outline) Search(lo, hi int, path string) int {
 	return lo + sort.Search(hi-lo, func(i int) bool {
 		c := o.before(lo + i)

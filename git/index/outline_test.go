@@ -45,7 +45,8 @@ func checkOutline(t *testing.T, f object.Format, data []byte, x *index.Index) {
 			t.Fatalf("entry %d: got %+v, %v, want %+v", i, got, err, want)
 		}
 		for _, path := range []string{want.Path, want.Path + "0", want.Path[:len(want.Path)/2]} {
-			first, _ := slices.BinarySearchFunc(x.Entries, path, func(e index.Entry, p string) int { return strings.Compare(e.Path, p) })
+			first, _ := slices.BinarySearchFunc(x.Entries, path,
+				func(e index.Entry, p string) int { return strings.Compare(e.Path, p) })
 			if got := o.Search(0, o.Len(), path); got != first {
 				t.Fatalf("position of %q: got %d, want %d", path, got, first)
 			}

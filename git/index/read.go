@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/varint"
 )
 
-// ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot read a split
-// index.
+// ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot
+// read a split index.
 var ErrSplit = errors.New("index is split (core.splitIndex)")
 
 // errShort means that the file ends before the end of a part whose length the file states.
@@ -65,8 +65,8 @@ func read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// verify compares the checksum of body with sum. It accepts a sum that consists of zeros, which git writes if index.skipHash
-// is set.
+// verify compares the checksum of body with sum. It accepts a sum that consists of zeros, which git writes if
+// index.skipHash is set.
 func verify(f object.Format, body, sum []byte) error {
 	if bytes.Equal(sum, make([]byte, len(sum))) {
 		return nil
@@ -114,8 +114,8 @@ func (r *reader) id() (object.ID, error) {
 	return object.FromBytes([]byte(b))
 }
 
-// varint returns the next number in variable-length encoding. The number states a count of bytes or of larger items, so varint
-// returns errShort if the number exceeds the length of the file.
+// varint returns the next number in variable-length encoding. The number states a count of bytes or of larger items, so
+// varint returns errShort if the number exceeds the length of the file.
 func (r *reader) varint() (int, error) {
 	v, n := varint.Decode([]byte(r.text[r.at:min(len(r.text), r.at+9)]))
 	if n == 0 || v > uint64(len(r.text)) {
@@ -130,8 +130,9 @@ func number(b string, at int) uint32 {
 	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
 }
 
-// readStat decodes stat data. In an entry the mode is in the middle of the stat data, so the data are passed in two parts: the
-// string b begins with the times, the device and the inode number, and the string rest with the user, the group and the size.
+// readStat decodes stat data. In an entry the mode is in the middle of the stat data, so the data are passed in two
+// parts: the string b begins with the times, the device and the inode number, and the string rest with the user, the
+// group and the size.
 func readStat(b, rest string) Stat {
 	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
 	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
@@ -169,7 +170,8 @@ func (r *reader) entry(e, before *Entry) error {
 	case len(e.Path) > maxPath:
 		return fmt.Errorf("path of an entry has %d bytes, want 1 to 4096", len(e.Path))
 	case min(len(e.Path), maxNameInFlags) != int(flags&maxNameInFlags):
-		return fmt.Errorf("path of entry %.80q has %d bytes, but the entry states %d", e.Path, len(e.Path), flags&maxNameInFlags)
+		return fmt.Errorf("path of entry %.80q has %d bytes, but the entry states %d", e.Path, len(e.Path),
+			flags&maxNameInFlags)
 	case before != nil && compare(before, e) >= 0:
 		return fmt.Errorf("entry %q is out of order", e.Path)
 	}
@@ -199,8 +201,8 @@ func (r *reader) flags(e *Entry) (uint16, error) {
 	return flags, nil
 }
 
-// fullPath parses a path in version 2 or 3. The path is followed by 1 to 8 NULs, so that the size of the entry is a multiple of 8
-// bytes. The parameter start is the offset of the entry, and length is the path length in its flags.
+// fullPath parses a path in version 2 or 3. The path is followed by 1 to 8 NULs, so that the size of the entry is a
+// multiple of 8 bytes. The parameter start is the offset of the entry, and length is the path length in its flags.
 func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	if length < maxNameInFlags {
 		e.Path, err = r.take(length)
@@ -217,8 +219,8 @@ func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	return err
 }
 
-// shortPath parses a path in version 4: the number of bytes to remove from the end of the previous path, and the bytes to
-// append to it.
+// shortPath parses a path in version 4: the number of bytes to remove from the end of the previous path, and the bytes
+// to append to it.
 func (r *reader) shortPath(e, before *Entry) error {
 	gone, err := r.varint()
 	if err != nil {
@@ -235,8 +237,8 @@ func (r *reader) shortPath(e, before *Entry) error {
 	if gone > len(before.Path) {
 		return fmt.Errorf("entry removes %d bytes from the previous path %q, which is shorter", gone, before.Path)
 	}
-	// A path may contain most of the previous path. Without a limit, the paths in a file of n bytes could therefore have n*n bytes
-	// in total.
+	// A path may contain most of the previous path. Without a limit, the paths in a file of n bytes could therefore have
+	// n*n bytes in total.
 	if len(before.Path)-gone+len(come) > maxPath {
 		return errShort
 	}
@@ -288,8 +290,8 @@ func (r *reader) extension() error {
 // maxDepth is the maximum depth of directories. A path of maxPath bytes cannot have more directories.
 const maxDepth = maxPath / 2
 
-// tree parses the cache tree of a directory and of the directories below it. The parameter depth is the depth of the directory,
-// and entries is the number of entries in the index.
+// tree parses the cache tree of a directory and of the directories below it. The parameter depth is the depth of the
+// directory, and entries is the number of entries in the index.
 func (r *reader) tree(depth, entries int) (*Tree, error) {
 	name, err := r.name()
 	if err != nil {

@@ -19,8 +19,10 @@ import (
 // small commits a few files of all kinds.
 func small(r *gittest.Repo, f object.Format) error {
 	_, err := r.Commit("main", map[string]gittest.File{
-		".gitignore": {Data: []byte("*.o\n")}, "a/b/c": {Data: []byte("c\n")}, "a/d": {Data: []byte("d\n")}, "a.x": {Data: []byte("x\n")},
-		"a-": {Data: []byte("-\n")}, "link": {Data: []byte("a"), Mode: "120000"}, "run": {Data: []byte("#!\n"), Mode: "100755"},
+		".gitignore": {Data: []byte("*.o\n")}, "a/b/c": {Data: []byte("c\n")}, "a/d": {Data: []byte("d\n")},
+		"a.x": {Data: []byte("x\n")},
+		"a-":  {Data: []byte("-\n")}, "link": {Data: []byte("a"), Mode: "120000"},
+		"run":       {Data: []byte("#!\n"), Mode: "100755"},
 		"z/y/x/w/v": {Data: []byte("v\n")}, "bb/f": {Data: []byte("f\n")}, "b/f": {Data: []byte("f\n")},
 		"module": {Data: bytes.Repeat([]byte("1"), 2*f.Size()), Mode: "160000"},
 	}, "small")
@@ -71,7 +73,8 @@ func TestRoundTrip(t *testing.T) {
 				w.git(strings.Fields(step)...)
 			}
 			ask := func() string {
-				return w.git("-c", "core.fsmonitor=false", "ls-files", "-s", "-v", "--debug") + w.git("-c", "core.fsmonitor=false", "ls-files", "-f") +
+				return w.git("-c", "core.fsmonitor=false", "ls-files", "-s", "-v", "--debug") + w.git("-c", "core.fsmonitor=false",
+					"ls-files", "-f") +
 					w.git("-c", "core.fsmonitor=false", "status", "--porcelain=v2") + w.git("fsck", "--cache")
 			}
 			theirs, err := os.ReadFile(w.indexFile())
@@ -211,7 +214,8 @@ func FuzzRead(f *testing.F) {
 	// Indexes that were written by git are in testdata.
 	id := object.MustID(strings.Repeat("1", 40))
 	for _, version := range []uint32{2, 4} {
-		b := index.NewBuilder(index.Options{Version: version, Token: "t", Untracked: &index.Untracked{Ident: "i", PerDirectory: ".gitignore"}})
+		b := index.NewBuilder(index.Options{Version: version, Token: "t",
+			Untracked: &index.Untracked{Ident: "i", PerDirectory: ".gitignore"}})
 		b.Dir("", id, index.Stat{Mtime: 1})
 		b.Add(index.Entry{Path: "a", Mode: object.ModeFile, ID: id, Valid: true})
 		b.Dir("d", id, index.Stat{})

@@ -61,8 +61,8 @@ func (r *reader) untracked() (*Untracked, error) {
 	return u, r.directories(u, n)
 }
 
-// directories parses the n directories of UNTR: first their names, depth first, then three bitmaps with one bit for each
-// directory, then the stat data, and then the ids of the ignore files.
+// directories parses the n directories of UNTR: first their names, depth first, then three bitmaps with one bit for
+// each directory, then the stat data, and then the ids of the ignore files.
 func (r *reader) directories(u *Untracked, n int) error {
 	// Each directory takes at least 3 bytes, so a wrong n cannot make the slice too large.
 	all := make([]*Directory, 0, min(n, len(r.text)/3))

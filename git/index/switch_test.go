@@ -19,7 +19,8 @@ func switched() *index.Index {
 	}
 	c := valid("c", valid("d"))
 	c.Ignore = id("c/.gitignore")
-	x.Untracked = &index.Untracked{PerDirectory: ".gitignore", Flags: index.ShowNormal, Root: valid("", valid("a", valid("b")), c)}
+	x.Untracked = &index.Untracked{PerDirectory: ".gitignore", Flags: index.ShowNormal,
+		Root: valid("", valid("a", valid("b")), c)}
 	return x
 }
 
@@ -72,7 +73,8 @@ func TestSwitch(t *testing.T) {
 
 func TestApplyMonitor(t *testing.T) {
 	x := switched()
-	x.ApplyMonitor("after", []string{"a/", "top", "c/d/four", "nowhere"}, func(path string) bool { return path == "c/d/four" })
+	x.ApplyMonitor("after", []string{"a/", "top", "c/d/four", "nowhere"},
+		func(path string) bool { return path == "c/d/four" })
 	var invalid []string
 	for _, e := range x.Entries {
 		if !e.Valid {

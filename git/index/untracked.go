@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/varint"
 )
 
-// Values of Untracked.Flags (git's dir.h). With ShowNormal, git lists a directory without tracked files as one name, and does not
-// list empty directories. With ShowAll, git lists every file.
+// Values of Untracked.Flags (git's dir.h). With ShowNormal, git lists a directory without tracked files as one name,
+// and does not list empty directories. With ShowAll, git lists every file.
 const (
 	ShowAll    = 0
 	ShowNormal = 1<<1 | 1<<2

@@ -15,13 +15,14 @@ import (
 // Run runs git with arguments in a repository, and returns its output. Errors are those of gitcmd.
 type Run func(args ...string) ([]byte, error)
 
-// Bases returns all best common ancestors of two commits, none if they have no common history. It returns an error for which
-// gitcmd.Exited(err, 128) is true if the repository lacks one of the commits or their history.
+// Bases returns all best common ancestors of two commits, none if they have no common history. It returns an error for
+// which gitcmd.Exited(err, 128) is true if the repository lacks one of the commits or their history.
 func Bases(run Run, a, b string) ([]object.ID, error) {
 	return bases(run, "--all", "--end-of-options", a, b)
 }
 
-// Base returns a best common ancestor of two or more commits, or the zero id if they have no common history. Errors are those of Bases.
+// Base returns a best common ancestor of two or more commits, or the zero id if they have no common history. Errors are
+// those of Bases.
 func Base(run Run, commits ...string) (object.ID, error) {
 	all, err := bases(run, append([]string{"--octopus", "--end-of-options"}, commits...)...)
 	if err != nil || len(all) == 0 {
@@ -73,8 +74,8 @@ type Merged struct {
 	Messages  []string // git's messages about the conflicts; none if there are no conflicts
 }
 
-// Renames returns the setting that turns the detection of renames on or off. git compares contents to detect renames, and would fetch
-// missing ones one by one, so it is off if some are missing.
+// Renames returns the setting that turns the detection of renames on or off. git compares contents to detect renames,
+// and would fetch missing ones one by one, so it is off if some are missing.
 func Renames(on bool) string { return "merge.renames=" + strconv.FormatBool(on) }
 
 // Commits merges two commits. The function run determines where the objects of the result are written. The settings
@@ -92,8 +93,8 @@ func Commits(run Run, ours, theirs string, settings ...string) (Merged, error) {
 }
 
 // parse parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL: the
-// ID of the merged tree, "MODE ID STAGE\tPATH" for each index entry of a path with a conflict, an empty string, and messages.
-// A message consists of the number of its paths, the paths, a kind and a text.
+// ID of the merged tree, "MODE ID STAGE\tPATH" for each index entry of a path with a conflict, an empty string, and
+// messages. A message consists of the number of its paths, the paths, a kind and a text.
 func parse(out []byte) (m Merged, err error) {
 	fields := strings.Split(string(out), "\x00")
 	if m.Result, err = object.ParseID(fields[0]); err != nil {

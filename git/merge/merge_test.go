@@ -20,12 +20,14 @@ func mergeOutput(tree, a, b string) string {
 }
 
 func TestParse(t *testing.T) {
-	tree, a, b := object.MustID(strings.Repeat("1", 40)), object.MustID(strings.Repeat("2", 40)), object.MustID(strings.Repeat("3", 40))
+	tree, a, b := object.MustID(strings.Repeat("1", 40)), object.MustID(strings.Repeat("2", 40)),
+		object.MustID(strings.Repeat("3", 40))
 	m, err := parse([]byte(mergeOutput(tree.String(), a.String(), b.String())))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Result != tree || len(m.Conflicts) != 2 || m.Conflicts[0].ID != a || m.Conflicts[0].Stage != 2 || m.Conflicts[1].Stage != 3 {
+	if m.Result != tree || len(m.Conflicts) != 2 || m.Conflicts[0].ID != a || m.Conflicts[0].Stage != 2 ||
+		m.Conflicts[1].Stage != 3 {
 		t.Errorf("merge with a conflict: got tree %s and conflicts %+v", m.Result, m.Conflicts)
 	}
 	if got := m.Conflicted(); !slices.Equal(got, []string{"file"}) {
@@ -76,7 +78,8 @@ git checkout -q --orphan alone; git commit -qm alone`)
 	for _, c := range []struct {
 		a, b string
 		want []string
-	}{{"ours", "theirs", []string{"main"}}, {"main", "ours", []string{"main"}}, {"x", "y", []string{"ours", "theirs"}}, {"ours", "alone", nil}} {
+	}{{"ours", "theirs", []string{"main"}}, {"main", "ours", []string{"main"}}, {"x", "y", []string{"ours", "theirs"}},
+		{"ours", "alone", nil}} {
 		var want []object.ID
 		for _, name := range c.want {
 			want = append(want, id(name))
@@ -109,10 +112,12 @@ git checkout -q --orphan alone; git commit -qm alone`)
 	if _, err := IsAncestor(run, missing, "x"); !gitcmd.Exited(err, 128) {
 		t.Errorf("whether a missing commit is an ancestor: got %v, want exit status 128", err)
 	}
-	if m, err := Commits(run, "ours", "theirs", Renames(true)); err != nil || len(m.Conflicts) > 0 || m.Result != id("x^{tree}") {
+	if m, err := Commits(run, "ours", "theirs", Renames(true)); err != nil || len(m.Conflicts) > 0 ||
+		m.Result != id("x^{tree}") {
 		t.Errorf("merge: got %+v, %v, want tree %v", m, err, id("x^{tree}"))
 	}
-	if m, err := Commits(run, "ours", "clash"); err != nil || !slices.Equal(m.Conflicted(), []string{"f"}) || len(m.Messages) == 0 {
+	if m, err := Commits(run, "ours", "clash"); err != nil || !slices.Equal(m.Conflicted(), []string{"f"}) ||
+		len(m.Messages) == 0 {
 		t.Errorf("merge with a conflict: got %+v, %v", m, err)
 	}
 	if _, err := Commits(run, "ours", missing); err == nil {

@@ -18,8 +18,8 @@ type CommitInfo struct {
 	Committed time.Time // time in the committer header
 }
 
-// ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an error if the
-// tree or the committer is missing, or if an id does not have the format f.
+// ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an error
+// if the tree or the committer is missing, or if an id does not have the format f.
 func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 	var c CommitInfo
 	if len(content) > MaxCommitSize {
@@ -37,7 +37,8 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		switch {
 		// git writes exactly one tree, in the first line.
 		case i == 0 && key != "tree", i > 0 && key == "tree":
-			return c, fmt.Errorf("parse commit: header line %d is %.20q, but \"tree\" must be in line 0 and in no other line", i, key)
+			return c, fmt.Errorf("parse commit: header line %d is %.20q, but \"tree\" must be in line 0 and in no other line", i,
+				key)
 		case key == "tree":
 			c.Tree, err = ParseIDOf(f, value)
 		case key == "parent" && c.Committed.IsZero():

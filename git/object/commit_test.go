@@ -19,11 +19,13 @@ func TestParseCommit(t *testing.T) {
 		merge := r.id(nil, "commit-tree", tree.String(), "-p", first.String(), "-p", other.String())
 		for id, parents := range map[ID][]ID{first: nil, other: nil, merge: {first, other}} {
 			c, err := ParseCommit(f, []byte(r.git(nil, "cat-file", "commit", id.String())))
-			if err != nil || c.Tree != tree || !slices.Equal(c.Parents, parents) || !c.Committed.Equal(time.Unix(1700000001, 0)) {
+			if err != nil || c.Tree != tree || !slices.Equal(c.Parents, parents) ||
+				!c.Committed.Equal(time.Unix(1700000001, 0)) {
 				t.Errorf("parse commit %s: got %+v, %v", id, c, err)
 			}
 		}
-		for target, typ := range map[ID]Type{first: Commit, tree: Tree, r.id([]byte("x"), "hash-object", "-w", "--stdin"): Blob} {
+		for target, typ := range map[ID]Type{first: Commit, tree: Tree,
+			r.id([]byte("x"), "hash-object", "-w", "--stdin"): Blob} {
 			r.git(nil, "tag", "-f", "-m", "t", "v1", target.String())
 			tag := r.id(nil, "rev-parse", "v1")
 			got, gotType, err := ParseTagTarget(f, []byte(r.git(nil, "cat-file", "tag", tag.String())))
@@ -31,7 +33,8 @@ func TestParseCommit(t *testing.T) {
 				t.Errorf("tag of %s %s: got %s %s, %v", typ, target, gotType, got, err)
 			}
 			r.git(nil, "tag", "-f", "-m", "t", "v2", tag.String())
-			if got, gotType, err := ParseTagTarget(f, []byte(r.git(nil, "cat-file", "tag", "v2"))); err != nil || got != tag || gotType != Tag {
+			if got, gotType, err := ParseTagTarget(f, []byte(r.git(nil, "cat-file", "tag", "v2"))); err != nil || got != tag ||
+				gotType != Tag {
 				t.Errorf("tag of a tag: got %s %s, %v", gotType, got, err)
 			}
 		}
@@ -84,7 +87,8 @@ func TestParseCommitRefuses(t *testing.T) {
 			t.Errorf("parse a commit of invalid contents (%s): got %+v, want an error", name, c)
 		}
 	}
-	c, err := ParseCommit(SHA1, commit("parent "+id, "author "+who, "committer "+who, "gpgsig x", " tree "+id, " parent "+id, "mergetag object "+id))
+	c, err := ParseCommit(SHA1, commit("parent "+id, "author "+who, "committer "+who, "gpgsig x", " tree "+id,
+		" parent "+id, "mergetag object "+id))
 	if err != nil || len(c.Parents) != 1 {
 		t.Errorf("a signed commit: got %+v, %v", c, err)
 	}

@@ -48,7 +48,8 @@ func TestParseID(t *testing.T) {
 		}
 	}
 	good := strings.Repeat("a", 40)
-	for _, bad := range []string{"", "a", good[1:], good + "a", strings.ToUpper(good), good[1:] + "g", good[1:] + "\n", " " + good[1:], strings.Repeat("a", 63), strings.Repeat("é", 20)} {
+	for _, bad := range []string{"", "a", good[1:], good + "a", strings.ToUpper(good), good[1:] + "g", good[1:] + "\n",
+		" " + good[1:], strings.Repeat("a", 63), strings.Repeat("é", 20)} {
 		if id, err := ParseID(bad); err == nil || !id.IsZero() {
 			t.Errorf("ParseID(%q) = %s, %v", bad, id, err)
 		}
@@ -68,7 +69,8 @@ func TestCompare(t *testing.T) {
 	ids := []ID{
 		{},
 		MustID(strings.Repeat("0", 40)), MustID(strings.Repeat("0", 64)),
-		MustID("00" + strings.Repeat("f", 38)), MustID("7f" + strings.Repeat("0", 38)), MustID("80" + strings.Repeat("0", 38)),
+		MustID("00" + strings.Repeat("f", 38)), MustID("7f" + strings.Repeat("0", 38)),
+		MustID("80" + strings.Repeat("0", 38)),
 		MustID(strings.Repeat("f", 40)),
 	}
 	shuffled := slices.Clone(ids)

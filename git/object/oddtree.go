@@ -109,8 +109,8 @@ func ReadTree(f Format, content []byte) (entries []TreeEntry, odd []OddEntry, er
 	return entries, odd, nil
 }
 
-// gitMode parses the mode at the start of an entry as git does. The result nameAt is the offset of the name. ok is false if the entry has
-// no mode.
+// gitMode parses the mode at the start of an entry as git does. The result nameAt is the offset of the name. ok is
+// false if the entry has no mode.
 func gitMode(b []byte) (mode Mode, nameAt int, ok bool) {
 	i := 0
 	for ; i < len(b) && b[i] != ' '; i++ {

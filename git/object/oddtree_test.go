@@ -62,7 +62,8 @@ func FuzzReadTree(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		entries, odd, err := ReadTree(SHA1, content)
-		if strict, strictErr := ParseTree(SHA1, content); strictErr == nil && (err != nil || len(odd) > 0 || !slices.Equal(entries, strict)) {
+		if strict, strictErr := ParseTree(SHA1, content); strictErr == nil &&
+			(err != nil || len(odd) > 0 || !slices.Equal(entries, strict)) {
 			t.Errorf("got %v, %v, %v, want %v", entries, odd, err, strict)
 		}
 		seen := map[string]bool{}

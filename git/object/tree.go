@@ -24,8 +24,8 @@ func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == Mode
 // MaxNameLen is the maximum length of a file name on Linux, in bytes.
 const MaxNameLen = 255
 
-// MaxTreeSize is the maximum size of a tree in bytes. The trees of real directories are far smaller (1 MiB has about 25,000
-// entries), and parsing a tree of this size does not exhaust the host's memory.
+// MaxTreeSize is the maximum size of a tree in bytes. The trees of real directories are far smaller (1 MiB has about
+// 25,000 entries), and parsing a tree of this size does not exhaust the host's memory.
 const MaxTreeSize = 256 << 20
 
 // TreeEntry is one entry of a directory.
@@ -35,9 +35,9 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree parses a tree. It returns an error for entries that could harm a checkout: names that are empty, "." or "..", that
-// contain '/', that are longer than MaxNameLen, or that some file system treats as ".git" (IsDotGit); unknown modes; zero ids; and
-// entries that are duplicate or out of order.
+// ParseTree parses a tree. It returns an error for entries that could harm a checkout: names that are empty, "." or
+// "..", that contain '/', that are longer than MaxNameLen, or that some file system treats as ".git" (IsDotGit);
+// unknown modes; zero ids; and entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
 		return nil, fmt.Errorf("parse tree: object has %d bytes, limit is %d", len(content), MaxTreeSize)
@@ -78,8 +78,8 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	return entries, nil
 }
 
-// parseMode parses the octal mode at the start of an entry. The result nameAt is the offset of the name, which begins after the
-// space that follows the mode.
+// parseMode parses the octal mode at the start of an entry. The result nameAt is the offset of the name, which begins
+// after the space that follows the mode.
 func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	i := 0
 	for ; i < len(b) && b[i] != ' '; i++ {
@@ -114,8 +114,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// CompareEntries compares two entries in git's order of tree entries: by the bytes of their names, as if the name of a directory
-// ended in '/'. The result is negative if a precedes b, zero if they are equal, and positive otherwise.
+// CompareEntries compares two entries in git's order of tree entries: by the bytes of their names, as if the name of a
+// directory ended in '/'. The result is negative if a precedes b, zero if they are equal, and positive otherwise.
 func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
 	// If the names are equal up to the length of the shorter one, the next byte decides.
@@ -126,8 +126,8 @@ func CompareEntries(a, b TreeEntry) int {
 	return int(ca) - int(cb)
 }
 
-// byteAt returns the byte i of an entry's name in the form that CompareEntries compares: the byte after the end of the name
-// is '/' for a directory and 0 for any other entry.
+// byteAt returns the byte i of an entry's name in the form that CompareEntries compares: the byte after the end of the
+// name is '/' for a directory and 0 for any other entry.
 func byteAt(e TreeEntry, i int) byte {
 	if i < len(e.Name) {
 		return e.Name[i]
@@ -171,22 +171,22 @@ func checkName(name string) error {
 	return nil
 }
 
-// hfsIgnored reports whether r is a code point that HFS+ ignores when it compares names (Apple TN1150), so that HFS+ treats
-// ".g\u200cit" as ".git".
+// hfsIgnored reports whether r is a code point that HFS+ ignores when it compares names (Apple TN1150), so that HFS+
+// treats ".g\u200cit" as ".git".
 func hfsIgnored(r rune) bool {
 	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
 }
 
-// IsDotGit reports whether some file system treats name as ".git". It returns true for ".git" in any combination of upper and
-// lower case; for ".git" with code points that HFS+ ignores, or with characters that NTFS ignores (trailing dots and spaces, and
-// streams such as ".git:x" and ".git::$INDEX_ALLOCATION"); and for NTFS's short name "git~1". Callers must refuse these names on
-// every file system, because a tree that contains one of them is an attack.
+// IsDotGit reports whether some file system treats name as ".git". It returns true for ".git" in any combination of
+// upper and lower case; for ".git" with code points that HFS+ ignores, or with characters that NTFS ignores (trailing
+// dots and spaces, and streams such as ".git:x" and ".git::$INDEX_ALLOCATION"); and for NTFS's short name "git~1".
+// Callers must refuse these names on every file system, because a tree that contains one of them is an attack.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false
 	}
-	// Most names can be excluded by their first byte. HFS+ ignores no ASCII character, so a name that begins with another ASCII
-	// character cannot be treated as ".git".
+	// Most names can be excluded by their first byte. HFS+ ignores no ASCII character, so a name that begins with another
+	// ASCII character cannot be treated as ".git".
 	if c := name[0]; c != '.' && c != 'g' && c != 'G' && c < utf8.RuneSelf {
 		return false
 	}
@@ -202,7 +202,8 @@ func IsDotGit(name string) bool {
 	return strings.EqualFold(hfs, ".git")
 }
 
-// isNTFSDotGit reports whether NTFS treats name as ".git", or name is ".git" in any combination of upper and lower case.
+// isNTFSDotGit reports whether NTFS treats name as ".git", or name is ".git" in any combination of upper and lower
+// case.
 func isNTFSDotGit(name string) bool {
 	if len(name) < 4 || name[0] != '.' && name[0] != 'g' && name[0] != 'G' {
 		return false

@@ -26,7 +26,8 @@ func TestParseTree(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)
 		rnd := rand.New(rand.NewPCG(5, 6))
-		modes := map[Mode]string{ModeDir: "tree", ModeFile: "blob", ModeExec: "blob", ModeSymlink: "blob", ModeGitlink: "commit"}
+		modes := map[Mode]string{ModeDir: "tree", ModeFile: "blob", ModeExec: "blob", ModeSymlink: "blob",
+			ModeGitlink: "commit"}
 		alphabet := "aab.-/\x01\x7f\xc3\xa9\xff 0~:\\\n\t\"" // '/' is removed below, so that some names are shorter
 		for range 20 {
 			want := map[string]TreeEntry{}
@@ -191,7 +192,8 @@ func TestParseTreeRefuses(t *testing.T) {
 		}
 		old := raw(f, "100600 a", "100664 b", "100700 c")
 		entries, err := ParseTree(f, old)
-		if err != nil || len(entries) != 3 || entries[0].Mode != ModeFile || entries[1].Mode != ModeFile || entries[2].Mode != ModeExec {
+		if err != nil || len(entries) != 3 || entries[0].Mode != ModeFile || entries[1].Mode != ModeFile ||
+			entries[2].Mode != ModeExec {
 			t.Errorf("modes of old repositories: got %v, %v", entries, err)
 		}
 		if e, err := ParseTree(f, raw(f, "100644 "+strings.Repeat("a", MaxNameLen))); err != nil || len(e) != 1 {
@@ -228,7 +230,8 @@ func FuzzParseTree(f *testing.F) {
 		}
 		names := map[string]bool{}
 		for _, e := range entries {
-			if e.Name == "" || e.Name == "." || e.Name == ".." || strings.EqualFold(e.Name, ".git") || strings.ContainsAny(e.Name, "/\x00") {
+			if e.Name == "" || e.Name == "." || e.Name == ".." || strings.EqualFold(e.Name, ".git") ||
+				strings.ContainsAny(e.Name, "/\x00") {
 				t.Fatalf("accepted the invalid name %q", e.Name)
 			}
 			if names[e.Name] {

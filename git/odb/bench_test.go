@@ -26,7 +26,8 @@ func benchRepo(b *testing.B) string {
 	dir := newRepo(b, object.SHA1)
 	root := strings.TrimSpace(string(must(exec.Command("go", "env", "GOROOT").Output())))
 	var in bytes.Buffer
-	for _, pkg := range []string{"net/http", "runtime", "go/types", "crypto/tls", "encoding/json", "reflect", "os", "fmt"} {
+	for _, pkg := range []string{"net/http", "runtime", "go/types", "crypto/tls", "encoding/json", "reflect",
+		"os", "fmt"} {
 		names, err := filepath.Glob(filepath.Join(root, "src", pkg, "*.go"))
 		if err != nil || len(names) == 0 {
 			b.Skip("the sources of Go are not installed")
@@ -172,7 +173,8 @@ func BenchmarkJoin(b *testing.B) {
 		b.StopTimer()
 		s := open(b, b.TempDir(), object.SHA1)
 		for i := range packs {
-			if _, err := s.Write(b.Context(), outgoing(b, object.SHA1, fmt.Appendf(nil, "blob %d %s", i, strings.Repeat("x", 1000))), WriteOptions{Promisor: true}); err != nil {
+			if _, err := s.Write(b.Context(), outgoing(b, object.SHA1,
+				fmt.Appendf(nil, "blob %d %s", i, strings.Repeat("x", 1000))), WriteOptions{Promisor: true}); err != nil {
 				b.Fatal(err)
 			}
 		}

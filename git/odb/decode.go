@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// body is the contents of a delta's base, either in memory (the field data) or in a file (the field at). A caller that gets a
-// body from a function must call its method free.
+// body is the contents of a delta's base, either in memory (the field data) or in a file (the field at). A caller that
+// gets a body from a function must call its method free.
 type body struct {
 	typ     object.Type
 	size    int64
@@ -40,14 +40,15 @@ func (b *body) free() {
 type keeper interface {
 	// inMemory reports whether contents of this type and size are delivered in memory and not in a file.
 	inMemory(t object.Type, size int64) bool
-	// spool opens a file for contents that are not delivered in memory. It returns nil as the file if the contents need not be
-	// stored.
+	// spool opens a file for contents that are not delivered in memory. It returns nil as the file if the contents need
+	// not be stored.
 	spool(size int64) (*os.File, error)
 	// scratch opens a file for the deltas whose base has not arrived yet.
 	scratch() (*os.File, error)
 	// base returns the contents of record rec, which was delivered before.
 	base(rec int) (body, error)
-	// deliver receives a verified object. The parameter depth is the number of deltas between the object and plain contents.
+	// deliver receives a verified object. The parameter depth is the number of deltas between the object and plain
+	// contents.
 	deliver(rec int, depth int, o Object) error
 }
 
@@ -68,7 +69,8 @@ type decoder struct {
 	delta []byte // buffer for deltas that fit into it
 	buf   []byte // buffer for streamed contents; created by the method copying
 
-	// late is a temporary file with the inflated data of the deltas in byID and byRecord, in the order in which they were stored.
+	// late is a temporary file with the inflated data of the deltas in byID and byRecord, in the order in which they were
+	// stored.
 	late     *os.File
 	lateSize int64 // number of bytes in late
 	// waiting is the number of deltas in byID and byRecord. If it is not zero at the end, the pack is incomplete.
@@ -89,8 +91,8 @@ type lateDelta struct {
 // maxDelta is the maximum size, in bytes, of deltas that are read into memory as a whole. Larger deltas are streamed.
 const maxDelta = 1 << 20
 
-// newDecoder returns a decoder for one pack. The parameter limit is the maximum size of an object, and cache is the maximum total
-// size of the contents that are kept as delta bases, both in bytes.
+// newDecoder returns a decoder for one pack. The parameter limit is the maximum size of an object, and cache is the
+// maximum total size of the contents that are kept as delta bases, both in bytes.
 func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keeper) *decoder {
 	return &decoder{
 		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
@@ -100,8 +102,8 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	}
 }
 
-// copying returns the buffer for streamed contents. The buffer is allocated at the first call, because most packs have no
-// contents that are streamed.
+// copying returns the buffer for streamed contents. The buffer is allocated at the first call, because most packs have
+// no contents that are streamed.
 func (d *decoder) copying() []byte {
 	if d.buf == nil {
 		d.buf = make([]byte, copyBuffer)
@@ -140,8 +142,8 @@ func (d *decoder) run() ([]byte, error) {
 	return sum, nil
 }
 
-// missing returns the error for a delta whose base has not arrived: either the base is not in the pack, or the base is itself a
-// delta whose chain leads back to this delta.
+// missing returns the error for a delta whose base has not arrived: either the base is not in the pack, or the base is
+// itself a delta whose chain leads back to this delta.
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
@@ -151,11 +153,12 @@ func (d *decoder) missing() error {
 			first, base = late[0], id.String()
 		}
 	}
-	return atOffset(d.table.offset(first.rec), corrupt("delta base %s is not in the pack (needed by %d deltas)", base, d.waiting))
+	return atOffset(d.table.offset(first.rec), corrupt("delta base %s is not in the pack (needed by %d deltas)",
+		base, d.waiting))
 }
 
-// next decodes the entry at the offset off, which is the next entry of the stream, and delivers the object. It postpones a delta
-// whose base has not been decoded yet.
+// next decodes the entry at the offset off, which is the next entry of the stream, and delivers the object. It
+// postpones a delta whose base has not been decoded yet.
 func (d *decoder) next(off int64) error {
 	if err := d.in.startEntry(); err != nil {
 		return err
@@ -215,8 +218,8 @@ func (d *decoder) add(off int64) (int, error) {
 	return d.table.add(off, d.in.crc), nil
 }
 
-// resolve applies the delta whose data is next in the input, and delivers the resulting object. If the base of the delta has not
-// been decoded yet, resolve postpones the delta.
+// resolve applies the delta whose data is next in the input, and delivers the resulting object. If the base of the
+// delta has not been decoded yet, resolve postpones the delta.
 func (d *decoder) resolve(e *entry) error {
 	base, ok := 0, false
 	if e.kind == refDelta {
@@ -270,7 +273,8 @@ func (d *decoder) postpone(e *entry, base int) error {
 	if err != nil {
 		return err
 	}
-	// The base of a REF delta may not have arrived. The base of an OFS delta has arrived, but may itself wait for its base.
+	// The base of a REF delta may not have arrived. The base of an OFS delta has arrived, but may itself wait for its
+	// base.
 	l := lateDelta{rec: rec, at: d.lateSize, size: e.size}
 	if e.kind == refDelta {
 		d.byID[e.baseID] = append(d.byID[e.baseID], l)
@@ -282,7 +286,8 @@ func (d *decoder) postpone(e *entry, base int) error {
 	return nil
 }
 
-// deliver passes an object to d.keeper. It then decodes and delivers the deltas that have waited for this object as their base.
+// deliver passes an object to d.keeper. It then decodes and delivers the deltas that have waited for this object as
+// their base.
 func (d *decoder) deliver(rec, depth int, o Object) error {
 	if err := d.handOver(rec, depth, o); err != nil {
 		return err
@@ -302,8 +307,8 @@ func (d *decoder) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// handOver passes one object to the method deliver of d.keeper. If the contents are in memory, handOver also adds them to the
-// cache, because one of the next deltas probably has this object as its base.
+// handOver passes one object to the method deliver of d.keeper. If the contents are in memory, handOver also adds them
+// to the cache, because one of the next deltas probably has this object as its base.
 func (d *decoder) handOver(rec, depth int, o Object) error {
 	// The depth is bounded, because later reads of the object have to follow the whole chain.
 	if depth > maxDepth {
@@ -319,8 +324,8 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	return nil
 }
 
-// wake removes the deltas whose base is the record rec from the lists of waiting deltas, appends these deltas to ready, and
-// returns ready. The parameter id is the id of the base.
+// wake removes the deltas whose base is the record rec from the lists of waiting deltas, appends these deltas to ready,
+// and returns ready. The parameter id is the id of the base.
 func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	if d.waiting == 0 {
 		return ready
@@ -350,8 +355,8 @@ func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	return d.patch(l.base, small, nil)
 }
 
-// patch applies a delta to the contents of the record base and returns the resulting object. The parameter small contains the
-// delta. If small is nil, patch reads the delta from r.
+// patch applies a delta to the contents of the record base and returns the resulting object. The parameter small
+// contains the delta. If small is nil, patch reads the delta from r.
 func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	b, err := d.body(base)
 	if err != nil {
@@ -409,8 +414,8 @@ func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
 }
 
-// output returns an object and computes its id. The function write writes the contents of the object; they are stored in memory
-// or in a file, as d.keeper decides.
+// output returns an object and computes its id. The function write writes the contents of the object; they are stored
+// in memory or in a file, as d.keeper decides.
 func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
 	if d.keeper.inMemory(t, size) {
 		var b bytes.Buffer
@@ -462,8 +467,8 @@ func (r *exactReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard closes a temporary file and unlinks its name. It does not use os.Remove: the name of a file that was opened with
-// O_TMPFILE is that of a directory, and os.Remove would remove the directory if it is empty.
+// discard closes a temporary file and unlinks its name. It does not use os.Remove: the name of a file that was opened
+// with O_TMPFILE is that of a directory, and os.Remove would remove the directory if it is empty.
 func discard(f *os.File) {
 	if f != nil {
 		f.Close()

@@ -41,14 +41,15 @@ func readSize(r io.ByteReader) (int64, error) {
 	}
 }
 
-// instruction is one step of a delta. It copies n bytes from the offset off of the base or, if off is negative, inserts the n
-// bytes of the delta that follow the instruction.
+// instruction is one step of a delta. It copies n bytes from the offset off of the base or, if off is negative, inserts
+// the n bytes of the delta that follow the instruction.
 type instruction struct{ off, n int64 }
 
 // readInstruction reads the next instruction. It returns io.EOF at the end of the delta.
 //
-// An instruction begins with one byte. If the high bit is set, it is a copy: bits 0 to 3 state which bytes of the offset
-// follow, and bits 4 to 6 which bytes of the length. Otherwise the byte is the number of bytes to insert; 0 is reserved.
+// An instruction begins with one byte. If the high bit is set, it is a copy: bits 0 to 3 state which bytes of the
+// offset follow, and bits 4 to 6 which bytes of the length. Otherwise the byte is the number of bytes to insert; 0 is
+// reserved.
 func readInstruction(r io.ByteReader) (instruction, error) {
 	op, err := r.ReadByte()
 	if err != nil {
@@ -82,8 +83,8 @@ func readInstruction(r io.ByteReader) (instruction, error) {
 	return in, nil
 }
 
-// check returns ErrCorrupt for an instruction that reads outside the base, or that makes the result larger than the delta states.
-// The parameter left is the number of bytes that are still missing in the result.
+// check returns ErrCorrupt for an instruction that reads outside the base, or that makes the result larger than the
+// delta states. The parameter left is the number of bytes that are still missing in the result.
 func (in instruction) check(baseSize, left int64) error {
 	if in.off >= 0 && (in.off > baseSize || in.n > baseSize-in.off) {
 		return corrupt("delta copies %d bytes from offset %d of a base of %d bytes", in.n, in.off, baseSize)
@@ -103,8 +104,8 @@ func cutDelta(err error) error {
 	return err
 }
 
-// applyDelta returns the result of a delta in memory. It returns ErrTooLarge if the result is larger than limit bytes. It
-// checks the whole delta before it allocates the result, because a delta of a few bytes can state, and even produce,
+// applyDelta returns the result of a delta in memory. It returns ErrTooLarge if the result is larger than limit bytes.
+// It checks the whole delta before it allocates the result, because a delta of a few bytes can state, and even produce,
 // gigabytes.
 func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	r := sliceReader{delta, 0}
@@ -176,9 +177,9 @@ func (r *sliceReader) ReadByte() (byte, error) {
 	return r.b[r.pos-1], nil
 }
 
-// streamDelta applies the rest of a delta, which it reads from r, and writes the result to w. The caller has read the two sizes
-// at the start of the delta: base has baseSize bytes, and the result has size bytes. Apart from buf, streamDelta allocates no
-// memory for the contents.
+// streamDelta applies the rest of a delta, which it reads from r, and writes the result to w. The caller has read the
+// two sizes at the start of the delta: base has baseSize bytes, and the result has size bytes. Apart from buf,
+// streamDelta allocates no memory for the contents.
 func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSource, buf []byte) error {
 	for left := size; ; {
 		in, err := readInstruction(r)

@@ -35,9 +35,9 @@ func OpenDir(dir string, packs *Store) *Dir {
 	return &Dir{Packs: packs, Loose: NewLoose(dir, packs.Format())}
 }
 
-// sources returns the sources in the order in which an object is searched: packs, loose objects, packs. The packs are searched
-// twice because git may pack a loose object after the first search: git creates the pack and then removes the loose file. A
-// search of the Store that does not find the object reads the list of packs again.
+// sources returns the sources in the order in which an object is searched: packs, loose objects, packs. The packs are
+// searched twice because git may pack a loose object after the first search: git creates the pack and then removes the
+// loose file. A search of the Store that does not find the object reads the list of packs again.
 func (d *Dir) sources() [3]Source { return [3]Source{d.Packs, d.Loose, d.Packs} }
 
 // Get returns an object's type and contents, as Store.Get does.
@@ -50,8 +50,8 @@ func (d *Dir) Get(id object.ID, limit int64) (t object.Type, content []byte, err
 	return t, content, err
 }
 
-// Size returns an object's type and its size in bytes. If other programs can change the directory, it reads the whole object, because an
-// invalid one must not hide a valid one in another directory.
+// Size returns an object's type and its size in bytes. If other programs can change the directory, it reads the whole
+// object, because an invalid one must not hide a valid one in another directory.
 func (d *Dir) Size(id object.ID) (t object.Type, size int64, err error) {
 	for _, from := range d.sources() {
 		if t, size, err = from.Size(id); err == nil && d.Packs.foreign {
@@ -64,8 +64,8 @@ func (d *Dir) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// WriteTo writes an object's contents to w. It tries the next source only after ErrNotFound, because other errors may occur
-// after a part was written.
+// WriteTo writes an object's contents to w. It tries the next source only after ErrNotFound, because other errors may
+// occur after a part was written.
 func (d *Dir) WriteTo(id object.ID, w io.Writer) (err error) {
 	for _, from := range d.sources() {
 		if err = from.WriteTo(id, w); !errors.Is(err, ErrNotFound) {

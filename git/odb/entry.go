@@ -31,7 +31,8 @@ type entry struct {
 // isDelta reports whether the data of the entry is a delta.
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
-// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that these bytes state.
+// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that these bytes
+// state.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
 		return 0, corrupt("file is not a pack: it starts with %.8q", b)
@@ -42,8 +43,8 @@ func parsePackHeader(b []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// readEntry reads the header of the entry at the offset off. When readEntry returns, the next byte of r is the first byte of the
-// entry's zlib data.
+// readEntry reads the header of the entry at the offset off. When readEntry returns, the next byte of r is the first
+// byte of the entry's zlib data.
 func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	e := entry{off: off}
 	c, err := r.ReadByte()
@@ -101,8 +102,8 @@ func readBack(r io.ByteReader) (int64, error) {
 // inflater inflates the zlib data of one entry after the other. It reuses its tables and its window.
 type inflater struct{ zr io.ReadCloser }
 
-// start prepares to inflate the data that begins at the next byte of r. The inflater reads no byte beyond the end of the
-// zlib data.
+// start prepares to inflate the data that begins at the next byte of r. The inflater reads no byte beyond the end of
+// the zlib data.
 func (z *inflater) start(r flate.Reader) error {
 	// Reset reuses the window and the tables for the next entry.
 	if z.zr != nil {
@@ -134,8 +135,9 @@ func (z *inflater) finish() error {
 	return nil
 }
 
-// whole inflates exactly size bytes and checks that the zlib data ends there. It stores them in scratch if scratch is large
-// enough. It never allocates more than four times the number of bytes that have arrived, or firstAlloc if that is more.
+// whole inflates exactly size bytes and checks that the zlib data ends there. It stores them in scratch if scratch is
+// large enough. It never allocates more than four times the number of bytes that have arrived, or firstAlloc if that is
+// more.
 func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	buf := scratch[:min(size, int64(cap(scratch)))]
 	if len(buf) == 0 {
@@ -180,15 +182,16 @@ func short(err error) error {
 	return err
 }
 
-// elsewhere marks the error of a write, or of a read from a file other than the current pack. Such an error does not mean
-// that the pack is corrupt.
+// elsewhere marks the error of a write, or of a read from a file other than the current pack. Such an error does not
+// mean that the pack is corrupt.
 type elsewhere struct{ error }
 
 // Unwrap returns the error without the mark.
 func (e elsewhere) Unwrap() error { return e.error }
 
-// diagnose returns the cause of err, an error that occurred during decoding. The parameter readErr is the error of the reader of
-// the pack, or nil if the reader did not fail. If readErr is nil, an error of zlib means that the pack is corrupt.
+// diagnose returns the cause of err, an error that occurred during decoding. The parameter readErr is the error of the
+// reader of the pack, or nil if the reader did not fail. If readErr is nil, an error of zlib means that the pack is
+// corrupt.
 func diagnose(err, readErr error) error {
 	var e elsewhere
 	switch {

@@ -58,7 +58,8 @@ func TestPipesAreNoObjects(t *testing.T) {
 	dir := t.TempDir()
 	id := idOf(object.SHA1, object.Blob, []byte("x"))
 	name := "pack/pack-" + strings.Repeat("1", 40)
-	for _, pipe := range []string{filepath.Join(id.String()[:2], id.String()[2:]), name + ".idx", name + ".pack", "pack/tmp_afs_1"} {
+	for _, pipe := range []string{filepath.Join(id.String()[:2], id.String()[2:]), name + ".idx", name + ".pack",
+		"pack/tmp_afs_1"} {
 		at := filepath.Join(dir, pipe)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), unix.Mkfifo(at, 0o644)); err != nil {
 			t.Fatal(err)

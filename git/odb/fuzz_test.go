@@ -88,7 +88,8 @@ func FuzzStored(f *testing.F) {
 		tab.name(tab.add(int64(one&maxPackSize), 0), a, 0, 0)
 		tab.name(tab.add(int64(two&maxPackSize), 0), b, 0, 0)
 		var idx bytes.Buffer
-		if err := errors.Join(writeIndex(&idx, object.SHA1, tab, pack[len(body):]), os.Mkdir(filepath.Join(dir, "pack"), 0o755),
+		if err := errors.Join(writeIndex(&idx, object.SHA1, tab, pack[len(body):]),
+			os.Mkdir(filepath.Join(dir, "pack"), 0o755),
 			os.WriteFile(filepath.Join(dir, "pack", "pack-1.pack"), pack, 0o644),
 			os.WriteFile(filepath.Join(dir, "pack", "pack-1.idx"), idx.Bytes(), 0o644)); err != nil {
 			t.Fatal(err)

@@ -106,7 +106,8 @@ func history(t testing.TB, f object.Format) string {
 		fmt.Fprintf(&in, "M 100644 inline %s\ndata %d\n%s\n", path, len(data), data)
 	}
 	for c := range 60 {
-		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 2\nc\n", c+1, 1700000000+c)
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter A <a@example.org> %d +0000\ndata 2\nc\n",
+			c+1, 1700000000+c)
 		for range 3 {
 			lines[rnd.IntN(len(lines))] = fmt.Sprintf("changed in %d: %x\n", c, rnd.Uint64())
 		}
@@ -162,7 +163,8 @@ func fixture(t testing.TB, f object.Format) (string, truth) {
 // packOf returns a pack of all objects of a repository.
 func packOf(t testing.TB, dir string, args ...string) []byte {
 	t.Helper()
-	return git(t, dir, nil, append([]string{"pack-objects", "-q", "--all", "--stdout", "--window=50", "--depth=50"}, args...)...)
+	return git(t, dir, nil, append([]string{"pack-objects", "-q", "--all", "--stdout", "--window=50", "--depth=50"},
+		args...)...)
 }
 
 func open(t testing.TB, dir string, f object.Format) *Store {

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was
-// parsed from, so they must remain valid.
+// Index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it
+// was parsed from, so they must remain valid.
 type Index struct {
 	data   []byte // the whole index file, usually mapped into memory
 	idLen  int    // length of an id in bytes
@@ -29,8 +29,8 @@ const (
 	largeOffset     = 1 << 31 // bit that marks a 4-byte offset as a position in the table of 8-byte offsets
 )
 
-// ParseIndex returns the index whose bytes are data. It returns ErrCorrupt if one of the tables is not inside data. It does
-// not check ids and offsets: if one of them is wrong, an object is unreadable, and other objects are not affected.
+// ParseIndex returns the index whose bytes are data. It returns ErrCorrupt if one of the tables is not inside data. It
+// does not check ids and offsets: if one of them is wrong, an object is unreadable, and other objects are not affected.
 func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
@@ -87,8 +87,8 @@ func (x *Index) name(i int) []byte {
 // packSum returns the trailer of the pack that the index describes.
 func (x *Index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
 
-// find returns the offset of the entry of the object id, and true. The offset is -1 if the index refers to a position outside its
-// table of 8-byte offsets. If the index does not contain the object, find returns false.
+// find returns the offset of the entry of the object id, and true. The offset is -1 if the index refers to a position
+// outside its table of 8-byte offsets. If the index does not contain the object, find returns false.
 func (x *Index) find(id object.ID) (int64, bool) {
 	i, ok := x.Position(id)
 	if !ok {
@@ -106,8 +106,8 @@ func (x *Index) lookup(want []byte) (int64, bool) {
 	return x.offset(i), true
 }
 
-// search returns the position of an id among the sorted ids, and false if the index does not contain the id. The fan-out table
-// bounds the range of ids with the same first byte, in which a binary search finds the id.
+// search returns the position of an id among the sorted ids, and false if the index does not contain the id. The
+// fan-out table bounds the range of ids with the same first byte, in which a binary search finds the id.
 func (x *Index) search(want []byte) (int, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
@@ -146,7 +146,8 @@ func (x *Index) offset(i int) int64 {
 	return int64(binary.BigEndian.Uint64(x.data[x.large+8*k:]) & (1<<63 - 1))
 }
 
-// writeIndex writes the index of a pack to w. The table t lists the entries of the pack, and packSum is the trailer of the pack.
+// writeIndex writes the index of a pack to w. The table t lists the entries of the pack, and packSum is the trailer of
+// the pack.
 func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	sum := f.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)

@@ -39,7 +39,8 @@ func TestIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			shown := map[string]string{}
-			for _, line := range strings.Split(string(git(t, newRepo(t, f), b.Bytes(), "show-index", "--object-format="+f.String())), "\n") {
+			for _, line := range strings.Split(string(git(t, newRepo(t, f), b.Bytes(), "show-index",
+				"--object-format="+f.String())), "\n") {
 				if w := strings.Fields(line); len(w) == 3 {
 					shown[w[1]] = w[0] + " " + w[2]
 				}

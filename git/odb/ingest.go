@@ -21,7 +21,8 @@ import (
 
 // IngestOptions configures Ingest.
 type IngestOptions struct {
-	Promisor      bool  // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	// whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Promisor      bool
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
 	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
 	// Names begins to store the ids of the blobs that the trees of the pack name; nil if these ids are not needed. The
@@ -40,13 +41,14 @@ type IngestResult struct {
 // ingestCache bounds the size, in bytes, of the recent contents that Ingest caches as delta bases.
 const ingestCache = 8 << 20
 
-// Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was verified. If the
-// function each is not nil, Ingest then calls it with the object, in the order of the pack, except that an object whose delta
-// precedes its base is delivered after the base. The calls are made in the goroutine of the caller. The function may keep the
-// contents in its third parameter but must not modify them; this parameter is nil for a blob that is too large for memory.
+// Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was
+// verified. If the function each is not nil, Ingest then calls it with the object, in the order of the pack, except
+// that an object whose delta precedes its base is delivered after the base. The calls are made in the goroutine of the
+// caller. The function may keep the contents in its third parameter but must not modify them; this parameter is nil for
+// a blob that is too large for memory.
 //
-// The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be read
-// during the call are not found any more.
+// The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be
+// read during the call are not found any more.
 func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
@@ -57,12 +59,14 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 }
 
 // ingest does the work of Ingest, which adds the context to the errors.
-func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
+func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions,
+	each func(object.ID, object.Type, []byte)) (IngestResult, error) {
 	file, err := lockedTemp(s.dir)
 	if err != nil {
 		return IngestResult{}, err
 	}
-	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
+	g := &ingestion{s: s, each: each,
+		live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
 	if o.Names != nil {
 		g.names = named.NewBackground(s.format)
 		defer g.names.Finish()
@@ -75,8 +79,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	kept := false
 	defer func() {
-		// After an error, remove the live pack from the view. Readers that use the live pack keep its file open until they have
-		// finished.
+		// After an error, remove the live pack from the view. Readers that use the live pack keep its file open until they
+		// have finished.
 		if !kept {
 			s.replace(g.without)
 			os.Remove(file.Name())
@@ -122,8 +126,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	return res, nil
 }
 
-// ingestion is the keeper that Ingest passes to the decoder. It stores the received bytes unchanged; the objects are decoded
-// only to verify them.
+// ingestion is the keeper that Ingest passes to the decoder. It stores the received bytes unchanged; the objects are
+// decoded only to verify them.
 type ingestion struct {
 	s     *Store
 	live  *live
@@ -138,8 +142,8 @@ func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
 
-// inMemory reports whether the contents are decoded in memory. It returns true for all commits, trees and tags, and for blobs
-// of up to maxInMemory bytes.
+// inMemory reports whether the contents are decoded in memory. It returns true for all commits, trees and tags, and for
+// blobs of up to maxInMemory bytes.
 func (g *ingestion) inMemory(t object.Type, size int64) bool {
 	return t != object.Blob || size <= maxInMemory
 }
@@ -149,8 +153,8 @@ func (g *ingestion) spool(int64) (*os.File, error) { return nil, nil } // conten
 // scratch returns a temporary file without a name.
 func (g *ingestion) scratch() (*os.File, error) { return g.s.temp() }
 
-// base reads the contents of a base from the pack that is being received. A base that is too large for memory is written
-// to a temporary file.
+// base reads the contents of a base from the pack that is being received. A base that is too large for memory is
+// written to a temporary file.
 func (g *ingestion) base(rec int) (body, error) {
 	off := g.live.table.offset(rec)
 	t, data, err := g.s.load(g.live, off, maxInMemory)
@@ -177,10 +181,10 @@ func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish renames the file f to its final name: f becomes the pack at path, with the entries in t and the trailer sum. It also
-// writes the index. When finish returns, the contents of both files are on disk, unless o.Temporary is set. The caller must then
-// call the function settle, which syncs the directory with the names of the files. If that fails, settle removes the pack. Before a
-// file is renamed, finish calls the function announce, and fails if that fails.
+// finish renames the file f to its final name: f becomes the pack at path, with the entries in t and the trailer sum.
+// It also writes the index. When finish returns, the contents of both files are on disk, unless o.Temporary is set. The
+// caller must then call the function settle, which syncs the directory with the names of the files. If that fails,
+// settle removes the pack. Before a file is renamed, finish calls the function announce, and fails if that fails.
 //
 // The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark,
 // even after a power failure, because file systems write the changes of a directory in order.
@@ -223,16 +227,17 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting makes the kernel start to write a file to disk, and does not wait for the end. If startWriting was called for both
-// the pack and the index before the first of the two files is synced, the journal of the file system commits both together, and
-// the second sync costs almost nothing. Errors are ignored, because the call only saves time.
+// startWriting makes the kernel start to write a file to disk, and does not wait for the end. If startWriting was
+// called for both the pack and the index before the first of the two files is synced, the journal of the file system
+// commits both together, and the second sync costs almost nothing. Errors are ignored, because the call only saves
+// time.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// publish renames a pack and its index to their final names, and returns the function settle, which syncs the directory or, if
-// that fails, removes the pack. If files with these names exist, they have the same contents, because the name is the hash of the
-// contents.
+// publish renames a pack and its index to their final names, and returns the function settle, which syncs the directory
+// or, if that fails, removes the pack. If files with these names exist, they have the same contents, because the name
+// is the hash of the contents.
 func publish(pack, idx, path string, promisor bool) (settle func() error, err error) {
 	remove := func() {}
 	if _, err := os.Lstat(path + ".idx"); err != nil {
@@ -242,8 +247,8 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 			os.Remove(path + ".promisor")
 		}
 	}
-	// Create the promisor mark before the pack and the index are renamed. If git saw the pack without the mark, it would report
-	// the objects that the pack lacks as damage.
+	// Create the promisor mark before the pack and the index are renamed. If git saw the pack without the mark, it would
+	// report the objects that the pack lacks as damage.
 	if promisor {
 		var mark *os.File
 		if mark, err = os.OpenFile(path+".promisor", os.O_CREATE|os.O_WRONLY, 0o444); err == nil {
@@ -269,8 +274,8 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 	}, nil
 }
 
-// lockedTemp creates a temporary file and locks it (flock). The lock prevents other processes from removing the file, because
-// sweep, which each process calls when it opens the directory, skips locked files.
+// lockedTemp creates a temporary file and locks it (flock). The lock prevents other processes from removing the file,
+// because sweep, which each process calls when it opens the directory, skips locked files.
 func lockedTemp(dir string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, tempPrefix+"*")

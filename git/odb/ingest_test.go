@@ -29,7 +29,8 @@ func TestIngest(t *testing.T) {
 				to := newRepo(t, f)
 				s := open(t, filepath.Join(to, "objects"), f)
 				seen := 0
-				res, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{Promisor: true, MaxObjectSize: noLimit},
+				res, err := s.Ingest(context.Background(), bytes.NewReader(pack),
+					IngestOptions{Promisor: true, MaxObjectSize: noLimit},
 					func(id object.ID, typ object.Type, data []byte) {
 						seen++
 						c := want[id]
@@ -86,7 +87,8 @@ func TestIngestHostile(t *testing.T) {
 		s := open(t, dir, f)
 		first := idOf(f, object.Blob, []byte("first"))
 		for name, h := range hostile(f) {
-			_, err := s.Ingest(context.Background(), bytes.NewReader(h.pack), IngestOptions{Promisor: true, MaxObjectSize: 1 << 30}, nil)
+			_, err := s.Ingest(context.Background(), bytes.NewReader(h.pack),
+				IngestOptions{Promisor: true, MaxObjectSize: 1 << 30}, nil)
 			if !errors.Is(err, h.want) {
 				t.Errorf("pack %s: got %v, want %v", name, err, h.want)
 			}
@@ -181,7 +183,8 @@ func TestIngestLarge(t *testing.T) {
 func TestIngestEmptyAndAgain(t *testing.T) {
 	objects := t.TempDir()
 	s := open(t, objects, object.SHA1)
-	if res := ingest(t, s, newCraft(object.SHA1).pack()); res.Name != "" || res.Objects != 0 || len(leftovers(t, objects)) != 0 {
+	if res := ingest(t, s, newCraft(object.SHA1).pack()); res.Name != "" || res.Objects != 0 ||
+		len(leftovers(t, objects)) != 0 {
 		t.Errorf("an empty pack: got %+v, files %q", res, leftovers(t, objects))
 	}
 	c := newCraft(object.SHA1)
@@ -206,8 +209,10 @@ func TestIngestDuplicates(t *testing.T) {
 	to := newRepo(t, object.SHA1)
 	s := open(t, filepath.Join(to, "objects"), object.SHA1)
 	res := ingest(t, s, c.pack())
-	git(t, to, nil, "index-pack", "-o", filepath.Join(to, "git.idx"), filepath.Join(to, "objects", "pack", res.Name+".pack"))
-	if _, data, err := s.Get(idOf(object.SHA1, object.Blob, []byte("textmore")), 100); err != nil || string(data) != "textmore" {
+	git(t, to, nil, "index-pack", "-o", filepath.Join(to, "git.idx"),
+		filepath.Join(to, "objects", "pack", res.Name+".pack"))
+	if _, data, err := s.Get(idOf(object.SHA1, object.Blob, []byte("textmore")), 100); err != nil ||
+		string(data) != "textmore" {
 		t.Errorf("get an object of the thin pack: got %q, %v", data, err)
 	}
 }
@@ -229,7 +234,8 @@ func TestIngestDepth(t *testing.T) {
 		t.Errorf("chain of the maximal length: got %q, %v", data, err)
 	}
 	c.ofs(off, insertion(text, "x"))
-	if _, err := s.Ingest(context.Background(), bytes.NewReader(c.pack()), IngestOptions{MaxObjectSize: noLimit}, nil); !errors.Is(err, ErrCorrupt) {
+	if _, err := s.Ingest(context.Background(), bytes.NewReader(c.pack()), IngestOptions{MaxObjectSize: noLimit},
+		nil); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("chain that is too long by one: got %v", err)
 	}
 }

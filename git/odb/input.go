@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// input reads a pack stream, byte by byte or in pieces. It computes the hash of the pack for the trailer and the CRC-32 of
-// each entry, and passes the bytes on to the function tee.
+// input reads a pack stream, byte by byte or in pieces. It computes the hash of the pack for the trailer and the CRC-32
+// of each entry, and passes the bytes on to the function tee.
 type input struct {
 	r    io.Reader          // source of the pack
 	stop func() error       // called before each read of r; an error ends the input
@@ -24,8 +24,8 @@ type input struct {
 	hit      error  // error of r or of tee that a method of input has returned to its caller
 }
 
-// newInput returns an input that reads a pack from r. The parameter sum is a hash of the pack's format to which no bytes were
-// added yet.
+// newInput returns an input that reads a pack from r. The parameter sum is a hash of the pack's format to which no
+// bytes were added yet.
 func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
 	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }
@@ -33,8 +33,8 @@ func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) er
 // offset returns the offset of the next byte in the pack.
 func (in *input) offset() int64 { return in.start + int64(in.pos) }
 
-// ReadByte returns the next byte of the pack. Because input is an io.ByteReader, zlib reads no byte beyond the end of an
-// entry.
+// ReadByte returns the next byte of the pack. Because input is an io.ByteReader, zlib reads no byte beyond the end of
+// an entry.
 func (in *input) ReadByte() (byte, error) {
 	if in.pos == in.end {
 		if err := in.fill(); err != nil {
@@ -104,8 +104,8 @@ func (in *input) settle() error {
 	return nil
 }
 
-// total adds the bytes that were returned since the last call of total to sum. It is called as rarely as possible, because
-// hashing is faster in large pieces.
+// total adds the bytes that were returned since the last call of total to sum. It is called as rarely as possible,
+// because hashing is faster in large pieces.
 func (in *input) total() {
 	in.sum.Write(in.buf[in.summed:in.pos])
 	in.summed = in.pos
@@ -118,8 +118,8 @@ func (in *input) startEntry() error {
 	return err
 }
 
-// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if this hash differs from the hash of
-// the bytes that precede it, or if more data follows.
+// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if this hash differs from the
+// hash of the bytes that precede it, or if more data follows.
 func (in *input) trailer() ([]byte, error) {
 	in.total()
 	// The hash is computed before the trailer is read, because it does not include the trailer.

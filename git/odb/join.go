@@ -20,11 +20,11 @@ type JoinOptions struct {
 	Above int                             // Join does nothing unless there are more promisor packs than this number
 	Keep  int                             // maximum number of promisor packs after Join
 	Pace  func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
-	// Reader reports whether the process pid detects by itself that packs were replaced, so that Join need not wait until this
-	// process has ended. If Reader is nil, Join waits for every process that may read packs.
+	// Reader reports whether the process pid detects by itself that packs were replaced, so that Join need not wait until
+	// this process has ended. If Reader is nil, Join waits for every process that may read packs.
 	Reader func(pid int) bool
-	// Crowd is a number of packs. If there are more packs, Join waits only for a short time before it removes the old packs, even
-	// if processes may be reading the old packs.
+	// Crowd is a number of packs. If there are more packs, Join waits only for a short time before it removes the old
+	// packs, even if processes may be reading the old packs.
 	Crowd int
 }
 
@@ -37,17 +37,18 @@ type JoinResult struct {
 	Removed int    // number of removed packs
 }
 
-// Join reads only packs that have the mark of a promisor remote, and copies their entries unchanged. A REF delta names its base
-// by id. An OFS delta names its base by its distance in the pack, which stays the same if the whole body of a pack is copied. If
-// several packs contain an object, only the first copy is taken, so the bodies of later packs are copied in parts. A delta gets a
-// new header before its old data if the distance to its base changes, or if its base is the copy from an earlier body. Bases
-// still precede their OFS deltas. No cycle can arise, because objects of an earlier body never refer to a later body.
+// Join reads only packs that have the mark of a promisor remote, and copies their entries unchanged. A REF delta names
+// its base by id. An OFS delta names its base by its distance in the pack, which stays the same if the whole body of a
+// pack is copied. If several packs contain an object, only the first copy is taken, so the bodies of later packs are
+// copied in parts. A delta gets a new header before its old data if the distance to its base changes, or if its base is
+// the copy from an earlier body. Bases still precede their OFS deltas. No cycle can arise, because objects of an
+// earlier body never refer to a later body.
 //
-// The new pack is complete, on disk and visible to git before an old pack is removed. A git process lists the directory once,
-// opens an index when the process first needs it, and opens the pack even later. If a file is missing, git lists the directory
-// again and finds the new pack, so no object is missing for git. But commands that list all promised objects (fsck, gc, rev-list)
-// skip a missing index. So an old pack is kept until all git processes have ended that may have listed the directory before the
-// new pack existed.
+// The new pack is complete, on disk and visible to git before an old pack is removed. A git process lists the directory
+// once, opens an index when the process first needs it, and opens the pack even later. If a file is missing, git lists
+// the directory again and finds the new pack, so no object is missing for git. But commands that list all promised
+// objects (fsck, gc, rev-list) skip a missing index. So an old pack is kept until all git processes have ended that may
+// have listed the directory before the new pack existed.
 //
 // If Join is killed, it may leave packs whose objects are all in other packs. The next Join finds and removes them.
 
@@ -58,8 +59,8 @@ type candidate struct {
 	size int64 // size of the pack in bytes
 }
 
-// Join replaces many promisor packs by few, if their number is greater than o.Above. It does nothing while another process joins
-// packs or git runs maintenance. No object is lost, even if Join returns an error.
+// Join replaces many promisor packs by few, if their number is greater than o.Above. It does nothing while another
+// process joins packs or git runs maintenance. No object is lost, even if Join returns an error.
 func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	res, err := s.join(ctx, o)
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	return res, errors.Join(err, s.Refresh())
 }
 
-// joinable returns the paths, without suffix, of the packs in dir that may be joined: they are complete, have a promisor
-// mark, and have neither a .keep nor a .mtimes file.
+// joinable returns the paths, without suffix, of the packs in dir that may be joined: they are complete, have a
+// promisor mark, and have neither a .keep nor a .mtimes file.
 func joinable(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -136,7 +137,8 @@ func joinable(dir string) ([]string, error) {
 	var paths []string
 	for name := range has {
 		base, ok := strings.CutSuffix(name, ".promisor")
-		if ok && strings.HasPrefix(base, "pack-") && has[base+".pack"] && has[base+".idx"] && !has[base+".keep"] && !has[base+".mtimes"] {
+		if ok && strings.HasPrefix(base, "pack-") && has[base+".pack"] && has[base+".idx"] && !has[base+".keep"] &&
+			!has[base+".mtimes"] {
 			paths = append(paths, filepath.Join(dir, base))
 		}
 	}
@@ -178,10 +180,11 @@ func (s *Store) setDamaged(path string) {
 	s.unjoinable[path] = true
 }
 
-// redundant splits packs into two lists: old contains the packs whose objects are all in other packs, and rest contains the
-// others. Both lists keep the order of packs.
+// redundant splits packs into two lists: old contains the packs whose objects are all in other packs, and rest contains
+// the others. Both lists keep the order of packs.
 func redundant(packs []candidate) (old, rest []candidate) {
-	for _, c := range packs { // the largest packs come first, because a larger pack is more likely to contain all objects of c
+	// the largest packs come first, because a larger pack is more likely to contain all objects of c
+	for _, c := range packs {
 		if contained(c.idx, rest) {
 			old = append(old, c)
 		} else {
@@ -201,10 +204,10 @@ func contained(x *Index, packs []candidate) bool {
 	return true
 }
 
-// choose returns the packs to join, which are the smallest ones. The slice packs is sorted by size, with the smallest packs
-// at its end. choose takes as many packs as necessary to leave o.Keep packs, and then further packs as long as the next one
-// is smaller than twice the sum of the packs taken before. So a pack is rewritten only if the packs that are joined with it
-// have at least half its size, and a large pack is rewritten rarely.
+// choose returns the packs to join, which are the smallest ones. The slice packs is sorted by size, with the smallest
+// packs at its end. choose takes as many packs as necessary to leave o.Keep packs, and then further packs as long as
+// the next one is smaller than twice the sum of the packs taken before. So a pack is rewritten only if the packs that
+// are joined with it have at least half its size, and a large pack is rewritten rarely.
 func choose(packs []candidate, o JoinOptions) []candidate {
 	if len(packs) <= o.Above {
 		return nil
@@ -267,7 +270,8 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	if err := errors.Join(file.Chmod(0o444), file.Sync()); err != nil {
 		return res, err
 	}
-	res = JoinResult{Name: fmt.Sprintf("pack-%x", sum), Packs: len(packs), Objects: plan.table.n, Bytes: plan.size + int64(len(sum))}
+	res = JoinResult{Name: fmt.Sprintf("pack-%x", sum), Packs: len(packs), Objects: plan.table.n,
+		Bytes: plan.size + int64(len(sum))}
 	err = s.publishJoined(packs, file.Name(), filepath.Join(s.dir, res.Name), plan.table, sum, mark)
 	if err != nil {
 		res = JoinResult{}
@@ -348,8 +352,8 @@ func (o *JoinOptions) pace(ctx context.Context) error {
 	return o.Pace(ctx)
 }
 
-// maxMark is the maximum size in bytes of one pack's promisor mark. git writes the refs for which the pack was fetched into this
-// file, and does not read the lines again.
+// maxMark is the maximum size in bytes of one pack's promisor mark. git writes the refs for which the pack was fetched
+// into this file, and does not read the lines again.
 const maxMark = 8 << 20
 
 // joinMarks returns the lines of the promisor marks of all packs, without duplicates.
@@ -373,8 +377,8 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	return all, nil
 }
 
-// appendLines returns the slice all with those lines of text appended that are not in the set seen. It also adds these lines to
-// seen.
+// appendLines returns the slice all with those lines of text appended that are not in the set seen. It also adds these
+// lines to seen.
 func appendLines(all []byte, seen map[string]bool, text []byte) []byte {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")

@@ -123,7 +123,8 @@ func TestJoinKeepsOutOfTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"gc.pid": fmt.Sprintf("%d %s", os.Getpid(), host), "objects/maintenance.lock": "", "objects/pack/multi-pack-index.lock": "",
+		"gc.pid": fmt.Sprintf("%d %s", os.Getpid(), host), "objects/maintenance.lock": "",
+		"objects/pack/multi-pack-index.lock": "",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

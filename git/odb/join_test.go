@@ -39,8 +39,10 @@ func promised(t testing.TB, f object.Format, n int) (dir string, want truth) {
 		}
 		addPromisor(t, dir, git(t, from, []byte(revs), args...), commits[hi]+" refs/heads/main\n")
 	}
-	for _, c := range [][]string{{"update-ref", "refs/heads/main", commits[len(commits)-1]}, {"config", "core.repositoryFormatVersion", "1"},
-		{"config", "extensions.partialClone", "origin"}, {"config", "remote.origin.url", from}, {"config", "remote.origin.promisor", "true"}} {
+	for _, c := range [][]string{{"update-ref", "refs/heads/main", commits[len(commits)-1]},
+		{"config", "core.repositoryFormatVersion", "1"},
+		{"config", "extensions.partialClone", "origin"}, {"config", "remote.origin.url", from},
+		{"config", "remote.origin.promisor", "true"}} {
 		git(t, dir, nil, c...)
 	}
 	return dir, want
@@ -202,7 +204,8 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 		plain(third, other)
 		add(third)
 		for _, p := range packs {
-			if _, err := s.Ingest(context.Background(), bytes.NewReader(p), IngestOptions{Promisor: true, MaxObjectSize: noLimit}, nil); err != nil {
+			if _, err := s.Ingest(context.Background(), bytes.NewReader(p),
+				IngestOptions{Promisor: true, MaxObjectSize: noLimit}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

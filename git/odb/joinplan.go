@@ -23,8 +23,8 @@ type joinPlan struct {
 	rewritten []int      // positions in table of the entries with a new header
 }
 
-// joinStep is a step in writing the new pack: it writes the bytes in head, and then copies n bytes that begin at the offset
-// off of the pack in the field from.
+// joinStep is a step in writing the new pack: it writes the bytes in head, and then copies n bytes that begin at the
+// offset off of the pack in the field from.
 type joinStep struct {
 	from   candidate // old pack from which bytes are copied
 	head   []byte    // new header of the first copied entry; may be empty
@@ -63,8 +63,8 @@ func (p *joinPlan) addWhole(b *oldBody) {
 	p.step(joinStep{from: b.candidate, off: packHeaderSize, n: b.size - packHeaderSize})
 }
 
-// addParts plans the entries whose objects the plan does not contain yet. A delta whose distance to its base changes gets
-// a new header.
+// addParts plans the entries whose objects the plan does not contain yet. A delta whose distance to its base changes
+// gets a new header.
 func (p *joinPlan) addParts(b *oldBody) error {
 	r := &packReader{src: b.pack, buf: make([]byte, 4<<10)}
 	b.moved = make([]int64, len(b.order))
@@ -109,8 +109,8 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace returns the offset in the new pack for a delta base. The parameter off is the offset of the base in the old pack; the
-// base must precede the k-th entry of b.
+// newPlace returns the offset in the new pack for a delta base. The parameter off is the offset of the base in the old
+// pack; the base must precede the k-th entry of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -123,16 +123,16 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	return p.table.offset(rec), nil
 }
 
-// record adds the object at position i of b's index to the table and returns the number of its record. The parameters off and crc
-// are the offset and the CRC of the object's entry in the new pack.
+// record adds the object at position i of b's index to the table and returns the number of its record. The parameters
+// off and crc are the offset and the CRC of the object's entry in the new pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)
 	return rec
 }
 
-// step appends the step s to the plan. If s has no new header and continues the copy of the last step, step extends the last step
-// instead.
+// step appends the step s to the plan. If s has no new header and continues the copy of the last step, step extends the
+// last step instead.
 func (p *joinPlan) step(s joinStep) {
 	p.size += s.size()
 	if n := len(p.steps); n > 0 && s.head == nil {
@@ -158,9 +158,10 @@ func (p *joinPlan) sourceOf(off int64) string {
 // oldBody is the body of a pack that is being joined: the entries between its header and its trailer.
 type oldBody struct {
 	candidate
-	order   []uint32 // positions of the entries in the index, in the order of their offsets in the pack
-	moved   []int64  // new offset of each entry, in the order of the field order; -1 if it is not copied; nil if the whole body is copied
-	dropped int      // number of objects that the plan already contains
+	order []uint32 // positions of the entries in the index, in the order of their offsets in the pack
+	// new offset of each entry, in the order of the field order; -1 if it is not copied; nil if the whole body is copied
+	moved   []int64
+	dropped int // number of objects that the plan already contains
 }
 
 // readBody checks that the index of a pack describes the whole body of the pack, and counts the objects that the plan
@@ -205,9 +206,9 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off, and its data
-// is between the offsets data and end. The parameter was is the CRC that the index states for the old entry; rewrittenCRC first
-// verifies it.
+// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off,
+// and its data is between the offsets data and end. The parameter was is the CRC that the index states for the old
+// entry; rewrittenCRC first verifies it.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)
@@ -258,8 +259,8 @@ func (w *joinWriter) copy() error {
 	return out.Flush()
 }
 
-// check reads the new file again, compares the CRC of each entry with the CRC in the plan, writes the trailer and returns it. If
-// a CRC differs, the result at is the offset of the entry with this CRC; otherwise it is -1.
+// check reads the new file again, compares the CRC of each entry with the CRC in the plan, writes the trailer and
+// returns it. If a CRC differs, the result at is the offset of the entry with this CRC; otherwise it is -1.
 func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	h := w.plan.format.New()
 	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)
@@ -278,7 +279,8 @@ func (w *joinWriter) check() (sum []byte, at int64, err error) {
 			return nil, -1, err
 		}
 		if crc.Sum32() != t.crc(i) {
-			return nil, t.offset(i), atOffset(t.offset(i), corrupt("entry has CRC %08x, but the index has %08x", crc.Sum32(), t.crc(i)))
+			return nil, t.offset(i),
+				atOffset(t.offset(i), corrupt("entry has CRC %08x, but the index has %08x", crc.Sum32(), t.crc(i)))
 		}
 		if end-done > joinPiece {
 			done = end

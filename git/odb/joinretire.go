@@ -26,9 +26,10 @@ const (
 	graceMost = time.Minute
 	// graceCrowded replaces graceMost if there are more packs than JoinOptions.Crowd.
 	graceCrowded = time.Second
-	// graceYoung is the age below which any git process is assumed to have listed the pack directory, even if the process has not
-	// mapped a file of the directory yet. The time is short, because most git processes work in other repositories of this host.
-	// If an older git process does not find an old pack, it lists the directory again and finds the new pack.
+	// graceYoung is the age below which any git process is assumed to have listed the pack directory, even if the process
+	// has not mapped a file of the directory yet. The time is short, because most git processes work in other repositories
+	// of this host. If an older git process does not find an old pack, it lists the directory again and finds the new
+	// pack.
 	graceYoung = 500 * time.Millisecond
 	// gracePoll and gracePollMost are the shortest and the longest pause between two checks of the running processes.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
@@ -38,7 +39,8 @@ const (
 // the joined pack at the path joined, unless joined is "". First retire waits for the processes that may have listed
 // the packs before the joined pack existed. Then it checks that the packs that contain the objects still exist. It
 // returns the number of removed packs.
-func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
+func (s *Store) retire(ctx context.Context, old, left []candidate, joined string,
+	o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
 	}
@@ -57,8 +59,8 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	var gone []string
 	for _, c := range old {
-		// After the packs were joined, git may have created a .keep file to protect the old pack, or may have removed packs in
-		// left.
+		// After the packs were joined, git may have created a .keep file to protect the old pack, or may have removed packs
+		// in left.
 		if _, err := os.Lstat(c.path + ".keep"); err == nil || !contained(c.idx, left) {
 			continue
 		}
@@ -67,8 +69,8 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	return len(gone), removePacks(s.dir, gone)
 }
 
-// removePacks removes packs: first their indexes, then their other files. The directory is synced between the two steps,
-// so that even after a power failure no process finds an indexed pack without its promisor mark.
+// removePacks removes packs: first their indexes, then their other files. The directory is synced between the two
+// steps, so that even after a power failure no process finds an indexed pack without its promisor mark.
 func removePacks(dir string, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -92,8 +94,8 @@ func removePacks(dir string, paths []string) error {
 	return nil
 }
 
-// orphanAge is the age from which a pack without an index is treated as the rest of an interrupted removal. The index of a pack
-// that is being created appears much earlier.
+// orphanAge is the age from which a pack without an index is treated as the rest of an interrupted removal. The index
+// of a pack that is being created appears much earlier.
 const orphanAge = time.Hour
 
 // removeOrphans removes packs whose removal was interrupted after their index was removed, and promisor marks of packs
@@ -112,8 +114,8 @@ func removeOrphans(dir string, now time.Time) error {
 		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// The pack may be an old file that was renamed a moment ago. A rename updates the change time of the inode but not the
-		// modification time, so compare the change time.
+		// The pack may be an old file that was renamed a moment ago. A rename updates the change time of the inode but not
+		// the modification time, so compare the change time.
 		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
 			continue
 		}
@@ -134,8 +136,8 @@ func changeTime(st fs.FileInfo) time.Time {
 	return st.ModTime()
 }
 
-// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths, as git does before it removes packs. No
-// information is lost, because each pack has its own index.
+// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths, as git does before it removes
+// packs. No information is lost, because each pack has its own index.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
 		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
@@ -169,10 +171,11 @@ func namesAny(multi string, paths []string) (bool, error) {
 	return false, nil
 }
 
-// removeMultiIndex removes all files of multi-pack indexes. The first file that it removes is the file that git reads first: the
-// index or, for a chain of indexes, the file that lists the chain.
+// removeMultiIndex removes all files of multi-pack indexes. The first file that it removes is the file that git reads
+// first: the index or, for a chain of indexes, the file that lists the chain.
 func removeMultiIndex(dir string) error {
-	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
+	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain",
+		"multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
 		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
 		if err != nil {
@@ -216,9 +219,10 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until every process has ended that may have listed the pack directory before the time in the parameter
-// since. It also waits for every running fsck, because fsck reports packs that are removed while it runs, even if other packs
-// contain the objects. It waits at most graceMost, or graceCrowded if there are more packs than o.Crowd and no fsck is running.
+// awaitReaders waits until every process has ended that may have listed the pack directory before the time in the
+// parameter since. It also waits for every running fsck, because fsck reports packs that are removed while it runs,
+// even if other packs contain the objects. It waits at most graceMost, or graceCrowded if there are more packs than
+// o.Crowd and no fsck is running.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
@@ -237,11 +241,11 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process other than this one may be using packs in dir that the process found before the time in the
-// parameter since. Such a process has mapped some of the packs, as git maps indexes, or is a git process that started a moment
-// ago. The mappings of other users' processes may be unreadable, so for these processes only the start time is examined.
-// Processes for which the function spared returns true are ignored. The result checking is true if a process is running fsck;
-// such a process counts even if it started after that time.
+// readers reports whether a process other than this one may be using packs in dir that the process found before the
+// time in the parameter since. Such a process has mapped some of the packs, as git maps indexes, or is a git process
+// that started a moment ago. The mappings of other users' processes may be unreadable, so for these processes only the
+// start time is examined. Processes for which the function spared returns true are ignored. The result checking is true
+// if a process is running fsck; such a process counts even if it started after that time.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {

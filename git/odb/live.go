@@ -29,7 +29,8 @@ func (l *live) serial() uint64 { return l.number }
 // close closes the file of the pack.
 func (l *live) close() { l.file.Close() }
 
-// tail is a file to which one goroutine appends, in large pieces, while other goroutines read all bytes appended so far.
+// tail is a file to which one goroutine appends, in large pieces, while other goroutines read all bytes appended so
+// far.
 type tail struct {
 	file *os.File // the file that append and flush write
 

@@ -31,14 +31,15 @@ type link struct {
 	typ  object.Type // type of the object if the entry is plain; 0 if it is a delta
 }
 
-// loaders holds idle loaders for reuse, because creating a zlib reader with its window takes longer than reading a small object.
+// loaders holds idle loaders for reuse, because creating a zlib reader with its window takes longer than reading a
+// small object.
 var loaders = sync.Pool{New: func() any { return &loader{r: packReader{buf: make([]byte, 4<<10)}} }}
 
 // getLoader returns a loader for one read. The caller must call the loader's method put.
 func getLoader() *loader { return loaders.Get().(*loader) }
 
-// put returns the loader l to the pool. It drops the references to the source and to a large buffer, so that the pool does not
-// keep the source and the buffer in memory.
+// put returns the loader l to the pool. It drops the references to the source and to a large buffer, so that the pool
+// does not keep the source and the buffer in memory.
 func (l *loader) put() {
 	l.r.seek(nil, 0) // drop the reference to the source
 	if cap(l.scratch) > maxDelta {
@@ -50,8 +51,8 @@ func (l *loader) put() {
 // fail returns the error for the entry at the offset off: the cause of err, as diagnose finds it, with the offset.
 func (l *loader) fail(off int64, err error) error { return atOffset(off, diagnose(err, l.r.hit)) }
 
-// header reads the header of the entry at the offset off. It returns a link for the entry and, for a delta, the offset of the
-// base.
+// header reads the header of the entry at the offset off. It returns a link for the entry and, for a delta, the offset
+// of the base.
 func (l *loader) header(src source, f object.Format, off int64) (link, int64, error) {
 	l.r.seek(src, off)
 	e, err := readEntry(&l.r, f, off)
@@ -73,8 +74,8 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	return k, 0, nil
 }
 
-// trace follows the delta chain from the entry at the offset off. It ends at a plain entry, or at an entry for which the function
-// stop returns true, and returns that entry. The deltas before that entry are stored in l.links.
+// trace follows the delta chain from the entry at the offset off. It ends at a plain entry, or at an entry for which
+// the function stop returns true, and returns that entry. The deltas before that entry are stored in l.links.
 func (l *loader) trace(src source, f object.Format, off int64, stop func(off int64) bool) (link, error) {
 	l.links = l.links[:0]
 	for at := off; ; {
@@ -96,8 +97,8 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 	}
 }
 
-// load returns the type and contents of the entry at the offset off, or ErrTooLarge if the contents are larger than limit
-// bytes. The caller owns the slice. The error is errLargeBase if one of the bases is too large for memory.
+// load returns the type and contents of the entry at the offset off, or ErrTooLarge if the contents are larger than
+// limit bytes. The caller owns the slice. The error is errLargeBase if one of the bases is too large for memory.
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
@@ -126,8 +127,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 			return 0, nil, l.fail(bottom.off, err)
 		}
 	}
-	// The deltas are applied in order, beginning at the base. Each intermediate result is added to the cache, because other
-	// objects of the chain have it as their base.
+	// The deltas are applied in order, beginning at the base. Each intermediate result is added to the cache, because
+	// other objects of the chain have it as their base.
 	for below := bottom.off; len(l.links) > 0; {
 		top := l.links[len(l.links)-1]
 		l.links = l.links[:len(l.links)-1]
@@ -171,8 +172,8 @@ func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	return data, nil
 }
 
-// stat returns the type and the size in bytes of the object at the offset off. For a delta, it inflates only the start, which
-// contains the size.
+// stat returns the type and the size in bytes of the object at the offset off. For a delta, it inflates only the start,
+// which contains the size.
 func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	l := getLoader()
 	defer l.put()

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Loose reads the loose objects of an `objects` directory: files named by their ids, in which git stores objects that are
-// added or committed. It keeps no file open. It is safe for concurrent use.
+// Loose reads the loose objects of an `objects` directory: files named by their ids, in which git stores objects that
+// are added or committed. It keeps no file open. It is safe for concurrent use.
 type Loose struct {
 	dir    string
 	format object.Format
@@ -24,8 +24,8 @@ type Loose struct {
 // NewLoose returns a reader for the loose objects in dir, which need not exist.
 func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
 
-// Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist, ErrTooLarge
-// if the contents are larger than limit bytes, and ErrCorrupt if the hash of the contents is not id.
+// Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist,
+// ErrTooLarge if the contents are larger than limit bytes, and ErrCorrupt if the hash of the contents is not id.
 func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		if r.size > limit {
@@ -175,8 +175,8 @@ func (r *looseReader) stream(w io.Writer) error {
 			return r.fail(short(err))
 		}
 	}
-	// zlib verifies the checksum only when a read reaches the end of its data. This read also detects data beyond the size that
-	// the header states.
+	// zlib verifies the checksum only when a read reaches the end of its data. This read also detects data beyond the size
+	// that the header states.
 	var one [1]byte
 	n, err := io.ReadFull(r.zip, one[:]) // the read that returns io.EOF verifies the checksum
 	switch {
@@ -188,7 +188,8 @@ func (r *looseReader) stream(w io.Writer) error {
 	return nil
 }
 
-// elsewhereWriter wraps each error of w in the type elsewhere, so that the error does not count as damage of the object.
+// elsewhereWriter wraps each error of w in the type elsewhere, so that the error does not count as damage of the
+// object.
 type elsewhereWriter struct{ w io.Writer }
 
 // Write writes p to w and marks an error of w with elsewhere.

@@ -65,7 +65,8 @@ func TestBadLooseObjects(t *testing.T) {
 	l := NewLoose(dir, object.SHA1)
 	for name, file := range map[string][]byte{
 		"empty": nil, "cut": good[:len(good)-3], "no zlib": []byte("blob 7\x00content"), "no header": zlibOf(""),
-		"endless header": zlibOf(fmt.Sprintf("blob %040d\x00content", 7)), "type": zlibOf("blub 7\x00content"), "sign": zlibOf("blob +7\x00content"),
+		"endless header": zlibOf(fmt.Sprintf("blob %040d\x00content", 7)), "type": zlibOf("blub 7\x00content"),
+		"sign":  zlibOf("blob +7\x00content"),
 		"zeros": zlibOf("blob 07\x00content"), "no size": zlibOf("blob \x00content"), "short": zlibOf("blob 8\x00content"),
 		"long": zlibOf("blob 6\x00content"), "other": zlibOf("blob 7\x00CONTENT"), "other type": zlibOf("tag 7\x00content"),
 		"long tail": zlibOf("blob 7\x00content" + string(make([]byte, 100))), "empty claimed": zlibOf("blob 0\x00content"),
@@ -100,7 +101,8 @@ func zlibOf(text string) []byte {
 
 // FuzzLoose reads arbitrary bytes as a loose object.
 func FuzzLoose(f *testing.F) {
-	for _, text := range []string{"", "blob 0\x00", "blob 7\x00content", "tree 1000000000000\x00", "commit 9999999999999999999\x00x"} {
+	for _, text := range []string{"", "blob 0\x00", "blob 7\x00content", "tree 1000000000000\x00",
+		"commit 9999999999999999999\x00x"} {
 		f.Add(zlibOf(text))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {

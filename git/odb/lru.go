@@ -34,8 +34,8 @@ func newLRU[K comparable](max int64) *lru[K] {
 	return &lru[K]{max: max, items: map[K]*list.Element{}}
 }
 
-// get returns the contents for key and marks the item as the most recently used. It returns false if the cache has no such
-// item.
+// get returns the contents for key and marks the item as the most recently used. It returns false if the cache has no
+// such item.
 func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// CollectNames adds the blobs that the trees in the pack at path name to c. It leaves out trees that cannot be decoded, because git
-// cannot read them either.
+// CollectNames adds the blobs that the trees in the pack at path name to c. It leaves out trees that cannot be decoded,
+// because git cannot read them either.
 func CollectNames(ctx context.Context, path string, f object.Format, c *named.Collector) error {
 	p := &pack{path: path, format: f}
 	if err := p.open(); err != nil {
@@ -39,8 +39,8 @@ func CollectNames(ctx context.Context, path string, f object.Format, c *named.Co
 	return nil
 }
 
-// treesOf returns the offsets of the trees in a pack, in their order in the pack, in which a delta is close to its base. It reads only
-// the headers of the entries. Entries whose header is damaged are left out.
+// treesOf returns the offsets of the trees in a pack, in their order in the pack, in which a delta is close to its
+// base. It reads only the headers of the entries. Entries whose header is damaged are left out.
 func treesOf(ctx context.Context, p *pack, f object.Format) ([]int64, error) {
 	x := p.files.Load().idx
 	type record struct {
@@ -77,8 +77,9 @@ func treesOf(ctx context.Context, p *pack, f object.Format) ([]int64, error) {
 	var trees []int64
 	for i := range records {
 		r := &records[i]
-		// An object has the type of the plain entry at the end of its delta chain. The bases of OFS deltas precede them, so they have
-		// their types already. The length of the chain is bounded because REF deltas in a damaged pack may form a cycle.
+		// An object has the type of the plain entry at the end of its delta chain. The bases of OFS deltas precede them, so
+		// they have their types already. The length of the chain is bounded because REF deltas in a damaged pack may form a
+		// cycle.
 		for b, n := r, 0; r.typ == 0 && n <= maxDepth && b != nil && b.base != 0; n++ {
 			if b = at(b.base); b != nil {
 				r.typ = b.typ

@@ -10,14 +10,14 @@
 //
 // Terms, as in git's gitformat-pack(5): an *entry* is one object in a pack, either plain or a *delta* against a *base*,
 // which is named by its offset (OFS delta) or by its id (REF delta). A *record* describes an entry of a pack that is
-// being received: id, offset and CRC. A *view* is the set of packs that an operation reads; the packs stay open until the
-// operation ends.
+// being received: id, offset and CRC. A *view* is the set of packs that an operation reads; the packs stay open until
+// the operation ends.
 //
 // Loose objects are read by the type Loose. This package does not write loose objects.
 //
-// Lock order: Store.refreshing, then Store.mu, then table.mu and tail.mu. While pack.mu or lru.mu is held, no other lock
-// is acquired. Only refreshing and pack.mu are held during disk operations; the goroutines that wait for these locks need
-// the result of the operation.
+// Lock order: Store.refreshing, then Store.mu, then table.mu and tail.mu. While pack.mu or lru.mu is held, no other
+// lock is acquired. Only refreshing and pack.mu are held during disk operations; the goroutines that wait for these
+// locks need the result of the operation.
 package odb
 
 import (
@@ -39,8 +39,8 @@ const (
 	// maxDepth bounds the length of a delta chain. It is four times the longest chain that git writes (4095,
 	// pack-objects.c).
 	maxDepth = 1 << 14
-	// maxInMemory is the size in bytes up to which an object is held in memory. The contents of larger objects are stored in
-	// files.
+	// maxInMemory is the size in bytes up to which an object is held in memory. The contents of larger objects are stored
+	// in files.
 	maxInMemory = 16 << 20
 	// firstAlloc is the maximum number of bytes that are allocated before the first bytes of an object have arrived.
 	firstAlloc = 64 << 10

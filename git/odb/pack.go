@@ -30,8 +30,8 @@ type source interface {
 	close()
 }
 
-// pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread(2), because a read error of
-// the disk then causes an error and not a signal.
+// pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread(2), because a read error
+// of the disk then causes an error and not a signal.
 type pack struct {
 	path    string // path of the pack without .pack or .idx
 	format  object.Format
@@ -72,7 +72,8 @@ func (p *pack) open() error {
 
 // openPack opens the files of the pack at path, which has no suffix, and checks that they belong together.
 func openPack(path string, f object.Format, foreign bool) (_ *packFiles, err error) {
-	// An index may have tens of megabytes, and one lookup reads only a few pages. If it becomes shorter, a mapping of the file is not safe.
+	// An index may have tens of megabytes, and one lookup reads only a few pages. If it becomes shorter, a mapping of the
+	// file is not safe.
 	get := disk.MapRegular
 	if foreign {
 		get = func(name string) ([]byte, error) { return disk.CopyRegular(name, maxForeign) }
@@ -130,12 +131,12 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	return end, nil
 }
 
-// maxForeign is the maximum size in bytes of the index of a pack that this program has not made. Such an index is copied into memory.
-// The size is that of an index of about two million objects.
+// maxForeign is the maximum size in bytes of the index of a pack that this program has not made. Such an index is
+// copied into memory. The size is that of an index of about two million objects.
 const maxForeign = 64 << 20
 
-// find returns the offset of the entry of the object id, or false if the pack does not contain the object. The methods find,
-// ReadAt and end may be called only after open and before close.
+// find returns the offset of the entry of the object id, or false if the pack does not contain the object. The methods
+// find, ReadAt and end may be called only after open and before close.
 func (p *pack) find(id object.ID) (int64, bool) { return p.files.Load().idx.find(id) }
 
 // ReadAt reads bytes of the pack file.
@@ -147,8 +148,8 @@ func (p *pack) end() int64 { return p.files.Load().end }
 // serial returns the number that identifies the pack in the cache of bases.
 func (p *pack) serial() uint64 { return p.number }
 
-// close unmaps the index and closes the pack. The caller ensures that no reader uses the pack; Store.release calls close only
-// then.
+// close unmaps the index and closes the pack. The caller ensures that no reader uses the pack; Store.release calls
+// close only then.
 func (p *pack) close() {
 	if f := p.files.Swap(nil); f != nil {
 		unix.Munmap(f.idx.data)
@@ -202,7 +203,8 @@ func (r *packReader) fill() error {
 	return err
 }
 
-// ReadByte returns the next byte. Because packReader is an io.ByteReader, zlib reads no byte beyond the end of an entry.
+// ReadByte returns the next byte. Because packReader is an io.ByteReader, zlib reads no byte beyond the end of an
+// entry.
 func (r *packReader) ReadByte() (byte, error) {
 	if r.pos == r.end {
 		if err := r.fill(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Promised reports whether a pack that has the mark of a promisor remote contains the object. The remote can then supply
-// the object again.
+// Promised reports whether a pack that has the mark of a promisor remote contains the object. The remote can then
+// supply the object again.
 func (s *Store) Promised(id object.ID) bool {
 	found, gone := s.promised(id)
 	if !found && gone && s.Refresh() == nil {
@@ -18,8 +18,8 @@ func (s *Store) Promised(id object.ID) bool {
 	return found
 }
 
-// promised searches the packs of the current view. The result gone is true if one of the packs could not be opened because
-// another process has removed it.
+// promised searches the packs of the current view. The result gone is true if one of the packs could not be opened
+// because another process has removed it.
 func (s *Store) promised(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)

@@ -45,7 +45,8 @@ func (p *spiller) plain(k link) (body, error) {
 	return body{typ: k.typ, size: k.size, at: f, release: func() { f.Close() }}, nil
 }
 
-// delta applies the delta of the entry k to the contents base and writes the result to a file. The caller must still free base.
+// delta applies the delta of the entry k to the contents base and writes the result to a file. The caller must still
+// free base.
 func (p *spiller) delta(k link, base body) (body, error) {
 	var size int64
 	f, err := p.write(k, func(w io.Writer) error {
@@ -69,8 +70,8 @@ func (p *spiller) delta(k link, base body) (body, error) {
 	return body{typ: base.typ, size: size, at: f, release: func() { f.Close() }}, nil
 }
 
-// write creates a temporary file and calls the function fill to write its contents. When fill is called, the inflater is at
-// the start of the zlib data of k.
+// write creates a temporary file and calls the function fill to write its contents. When fill is called, the inflater
+// is at the start of the zlib data of k.
 func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) {
 	f, err := p.s.temp()
 	if err != nil {

@@ -45,7 +45,8 @@ type Store struct {
 // view is a set of packs that stay open while an operation reads them. The set is never modified.
 type view struct {
 	packs []source // the newest pack is the first
-	refs  int      // number of operations that use the view, plus one while the view is the current one; protected by Store.mu
+	// number of operations that use the view, plus one while the view is the current one; protected by Store.mu
+	refs int
 }
 
 // Scan describes the state of the pack directory when it was last read.
@@ -55,12 +56,13 @@ type Scan struct {
 	At time.Time
 }
 
-// Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of processes
-// that were killed during Ingest.
+// Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of
+// processes that were killed during Ingest.
 func Open(dir string, f object.Format) (*Store, error) { return OpenForeign(dir, f, false) }
 
-// OpenForeign opens an objects directory like Open. If foreign is true, programs that this process does not trust can change the files at
-// any time. An index is then copied into memory, and packs whose index has more than 64 MiB are ignored.
+// OpenForeign opens an objects directory like Open. If foreign is true, programs that this process does not trust can
+// change the files at any time. An index is then copied into memory, and packs whose index has more than 64 MiB are
+// ignored.
 func OpenForeign(dir string, f object.Format, foreign bool) (*Store, error) {
 	packs := filepath.Join(dir, "pack")
 	if err := os.MkdirAll(packs, 0o755); err != nil {
@@ -74,12 +76,14 @@ func OpenForeign(dir string, f object.Format, foreign bool) (*Store, error) {
 	return s, nil
 }
 
-// OpenPacks opens a directory of packs for reading. It changes nothing and takes no lock, so the directory may be read-only and belong to
-// another host, which adds, joins and removes packs. The methods that write or join packs must not be called.
+// OpenPacks opens a directory of packs for reading. It changes nothing and takes no lock, so the directory may be
+// read-only and belong to another host, which adds, joins and removes packs. The methods that write or join packs must
+// not be called.
 func OpenPacks(packs string, f object.Format) (*Store, error) { return openPacks(packs, f, false) }
 
 func openPacks(packs string, f object.Format, foreign bool) (*Store, error) {
-	s := &Store{dir: packs, foreign: foreign, format: f, bases: newLRU[place](baseCache), view: &view{refs: 1}, users: map[source]int{}}
+	s := &Store{dir: packs, foreign: foreign, format: f, bases: newLRU[place](baseCache), view: &view{refs: 1},
+		users: map[source]int{}}
 	return s, s.Refresh()
 }
 
@@ -92,8 +96,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// replace sets the current view to the packs that the function in the parameter change returns. This function is called with the
-// packs of the current view, which it must not modify, and with s.mu held. replace returns false if the Store is closed.
+// replace sets the current view to the packs that the function in the parameter change returns. This function is called
+// with the packs of the current view, which it must not modify, and with s.mu held. replace returns false if the Store
+// is closed.
 func (s *Store) replace(change func(packs []source) []source) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -137,8 +142,8 @@ func (s *Store) release(v *view) {
 	}
 }
 
-// Refresh updates the list of packs: it adds the packs that other processes have created, and removes the packs that other
-// processes have removed. It reads the directory only if the directory has changed since the last call.
+// Refresh updates the list of packs: it adds the packs that other processes have created, and removes the packs that
+// other processes have removed. It reads the directory only if the directory has changed since the last call.
 func (s *Store) Refresh() error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -158,7 +163,8 @@ func (s *Store) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
-	gone := map[source]bool{} // packs that other processes have removed; packs that an Ingest adds during the scan are not in this map
+	// packs that other processes have removed; packs that an Ingest adds during the scan are not in this map
+	gone := map[source]bool{}
 	for _, p := range before {
 		if p, ok := p.(*pack); ok {
 			gone[p] = !paths[p.path]
@@ -186,8 +192,9 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// Settled reports whether every later change of the directory will result in another mtime than the one in the field Modified. File systems
-// take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only seconds.
+// Settled reports whether every later change of the directory will result in another mtime than the one in the field
+// Modified. File systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file
+// systems store only seconds.
 func (c Scan) Settled() bool {
 	tick := 20 * time.Millisecond
 	if c.Modified.Nanosecond() == 0 {
@@ -221,7 +228,8 @@ func ListPacks(dir string) (map[string]bool, error) {
 // rest of the prefix distinguishes the files from git's, which sweep must not remove.
 const tempPrefix = "tmp_afs_"
 
-// sweep removes the temporary files of killed processes, which are the files that no process has locked. Errors are ignored.
+// sweep removes the temporary files of killed processes, which are the files that no process has locked. Errors are
+// ignored.
 func sweep(dir string) {
 	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	if err != nil {
@@ -241,8 +249,8 @@ func sweep(dir string) {
 	}
 }
 
-// Has reports whether a pack contains the object. It misses packs that other processes have created since the last Refresh,
-// unless another process has also removed a pack.
+// Has reports whether a pack contains the object. It misses packs that other processes have created since the last
+// Refresh, unless another process has also removed a pack.
 func (s *Store) Has(id object.ID) bool {
 	found, gone := s.inView(id)
 	if !found && gone && s.Refresh() == nil {
@@ -251,8 +259,8 @@ func (s *Store) Has(id object.ID) bool {
 	return found
 }
 
-// inView searches the packs of the current view. The result gone is true if one of the packs could not be opened because another
-// process has removed it.
+// inView searches the packs of the current view. The result gone is true if one of the packs could not be opened
+// because another process has removed it.
 func (s *Store) inView(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
@@ -268,9 +276,10 @@ func (s *Store) inView(id object.ID) (found, gone bool) {
 	return false, gone
 }
 
-// read finds an object and calls the function use with an entry of the object. If use returns an error, read calls use with the
-// entry of the same object in the next pack, unless use also returns true as the result final; read then returns the error at
-// once. Another process may replace packs at any time, so if no entry could be read, read calls Refresh and searches once more.
+// read finds an object and calls the function use with an entry of the object. If use returns an error, read calls use
+// with the entry of the same object in the next pack, unless use also returns true as the result final; read then
+// returns the error at once. Another process may replace packs at any time, so if no entry could be read, read calls
+// Refresh and searches once more.
 func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, err error)) error {
 	for again := false; ; again = true {
 		found, err := s.readView(id, use)
@@ -286,8 +295,8 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
-// readView does the work of read for the packs of the current view. The result found is true if a call of use has succeeded or
-// has returned true as the result final. If every entry was damaged, readView returns the last error.
+// readView does the work of read for the packs of the current view. The result found is true if a call of use has
+// succeeded or has returned true as the result final. If every entry was damaged, readView returns the last error.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
 	defer s.release(v)
@@ -313,15 +322,16 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 	switch {
 	case damage != nil:
 		return false, damage
-	// If a pack cannot be opened, the object may be in this pack. Report the object as missing, so that it can be fetched again.
+	// If a pack cannot be opened, the object may be in this pack. Report the object as missing, so that it can be fetched
+	// again.
 	case unread != nil:
 		return false, fmt.Errorf("%w; %w", ErrNotFound, unread)
 	}
 	return false, ErrNotFound
 }
 
-// Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than limit
-// bytes, Get returns ErrTooLarge. Get may allocate up to three times limit.
+// Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than
+// limit bytes, Get returns ErrTooLarge. Get may allocate up to three times limit.
 func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, content, err = s.content(p, off, limit)
@@ -353,8 +363,8 @@ func verifyHash(id, got object.ID, err error) error {
 	return nil
 }
 
-// content returns the type and contents of the entry at the offset off, like load. If a base is too large for memory, content
-// decodes the entry in temporary files.
+// content returns the type and contents of the entry at the offset off, like load. If a base is too large for memory,
+// content decodes the entry in temporary files.
 func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.load(p, off, limit)
 	if err != errLargeBase {
@@ -385,8 +395,8 @@ func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, nil
 }
 
-// WriteTo writes the contents of an object to w. It needs little memory, whatever the size of the contents is. If it returns
-// an error, it may have written bytes already, which are not valid.
+// WriteTo writes the contents of an object to w. It needs little memory, whatever the size of the contents is. If it
+// returns an error, it may have written bytes already, which are not valid.
 func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	return s.read(id, func(p source, off int64) (bool, error) {
 		c := &countingWriter{w: w}
@@ -396,8 +406,9 @@ func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	})
 }
 
-// copyTo writes the contents of the entry at the offset off to w. It returns ErrCorrupt if the hash of these contents is not id.
-// Contents of up to copyBuffer bytes are verified before they are written; longer contents are verified while they are written.
+// copyTo writes the contents of the entry at the offset off to w. It returns ErrCorrupt if the hash of these contents
+// is not id. Contents of up to copyBuffer bytes are verified before they are written; longer contents are verified
+// while they are written.
 func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	t, size, err := s.stat(p, off)
 	if err != nil {
@@ -436,7 +447,8 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	if err != nil {
 		return l.fail(off, err)
 	}
-	// A delta cannot be streamed, because its instructions refer to any part of the base, so spill writes the contents to a file first.
+	// A delta cannot be streamed, because its instructions refer to any part of the base, so spill writes the contents to
+	// a file first.
 	if k.typ != 0 {
 		return nil
 	}
@@ -445,7 +457,8 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 		return err
 	}
 	defer b.free()
-	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(b.at, 0, b.size), make([]byte, copyBuffer)); err != nil {
+	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(b.at, 0, b.size),
+		make([]byte, copyBuffer)); err != nil {
 		return elsewhere{err}
 	}
 	return nil

@@ -33,8 +33,8 @@ func TestStoreReadsGit(t *testing.T) {
 	})
 }
 
-// TestStoreUnderRepack reads objects while git repeatedly replaces all packs, while packs are being ingested, and while other
-// goroutines refresh.
+// TestStoreUnderRepack reads objects while git repeatedly replaces all packs, while packs are being ingested, and while
+// other goroutines refresh.
 func TestStoreUnderRepack(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
@@ -79,7 +79,8 @@ func TestStoreUnderRepack(t *testing.T) {
 	})
 	reader(func(object.ID, content) error { return s.Refresh() })
 	for i := range 4 {
-		if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit}, nil); err != nil {
+		if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit},
+			nil); err != nil {
 			t.Error(err)
 		}
 		for id := range want { // readers have opened the pack that is removed

@@ -66,8 +66,8 @@ func Look(dir string, f object.Format) (Survey, error) {
 	return s, nil
 }
 
-// packCount returns the number of objects that the header of a pack states (gitformat-pack(5)), or 0 if the header cannot
-// be read.
+// packCount returns the number of objects that the header of a pack states (gitformat-pack(5)), or 0 if the header
+// cannot be read.
 func packCount(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -81,8 +81,8 @@ func packCount(path string) int64 {
 	return int64(binary.BigEndian.Uint32(head[8:]))
 }
 
-// Check returns the packs and indexes that are incomplete or do not belong together. If deep is set, it also reads each pack
-// and compares it with its hash. It does not decode objects, because they are verified whenever they are read.
+// Check returns the packs and indexes that are incomplete or do not belong together. If deep is set, it also reads each
+// pack and compares it with its hash. It does not decode objects, because they are verified whenever they are read.
 func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,8 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 				continue
 			}
 			// If another process removes the pack during the check, the pack is not a problem.
-			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil &&
+				!errors.Is(err, fs.ErrNotExist) {
 				problems = append(problems, Problem{Path: path, What: err.Error()})
 			}
 		case ".idx", ".rev", ".promisor", ".bitmap", ".mtimes":

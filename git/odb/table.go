@@ -26,13 +26,14 @@ type table struct {
 	// named is the number of slots in use. If several records have the same id, slots refers only to the first of them.
 	named  int
 	chunks [][]byte // each chunk has room for chunkRecords records
-	slots  []uint32 // record number + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
+	// record number + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
+	slots []uint32
 }
 
 const (
 	chunkRecords = 1 << 10
-	// After the id, a record has a word of 64 bits: 46 bits for the offset, 3 for the type and 15 for the depth of the delta
-	// chain.
+	// After the id, a record has a word of 64 bits: 46 bits for the offset, 3 for the type and 15 for the depth of the
+	// delta chain.
 	typeShift   = 46
 	depthShift  = 49
 	maxPackSize = 1<<typeShift - 1
@@ -76,8 +77,8 @@ func (t *table) id(i int) object.ID {
 	return id
 }
 
-// add appends a record for the entry at the offset off, and returns the number of the record. The id of the record is set later
-// by the method name.
+// add appends a record for the entry at the offset off, and returns the number of the record. The id of the record is
+// set later by the method name.
 func (t *table) add(off int64, crc uint32) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,8 +93,8 @@ func (t *table) add(off int64, crc uint32) int {
 	return i
 }
 
-// name sets the id, type and depth of record i. From then on find returns the record for this id, unless an earlier record has
-// the same id.
+// name sets the id, type and depth of record i. From then on find returns the record for this id, unless an earlier
+// record has the same id.
 func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +105,8 @@ func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	copy(r, id.Bytes())
 	off := binary.LittleEndian.Uint64(r[t.idLen:])
 	binary.LittleEndian.PutUint64(r[t.idLen:], off|uint64(typ)<<typeShift|uint64(depth)<<depthShift)
-	// If several records have the same id, keep the first one in the slot, so that all readers use the same copy of the object.
+	// If several records have the same id, keep the first one in the slot, so that all readers use the same copy of the
+	// object.
 	if s := t.slot(r[:t.idLen]); t.slots[s] == 0 {
 		t.slots[s] = uint32(i) + 1
 		t.named++
@@ -157,14 +159,15 @@ func (t *table) findOffset(id object.ID) (int64, bool) {
 	return t.offset(int(v - 1)), true
 }
 
-// at returns the number of the record whose entry is at the offset off. Only the goroutine that modifies the table may call
-// it.
+// at returns the number of the record whose entry is at the offset off. Only the goroutine that modifies the table may
+// call it.
 func (t *table) at(off int64) (int, bool) {
 	i := sort.Search(t.n, func(i int) bool { return t.offset(i) >= off })
 	return i, i < t.n && t.offset(i) == off
 }
 
-// sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may call it.
+// sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may
+// call it.
 func (t *table) sorted() []uint32 {
 	// Ids are evenly distributed, so the bucket for each value of the first two bytes contains few ids.
 	ends := make([]uint32, 1<<16+1)

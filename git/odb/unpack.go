@@ -28,24 +28,25 @@ func (o Object) Discard() { discard(o.File) }
 
 // UnpackOptions configures Unpack.
 type UnpackOptions struct {
-	Format        object.Format
-	SpoolOver     int64 // contents of more than this number of bytes are stored in a file
-	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
-	// Spool opens a file for contents of size bytes. If size is 0, the file is for the deltas that wait for their base, whose
-	// size is not known.
+	Format    object.Format
+	SpoolOver int64 // contents of more than this number of bytes are stored in a file
+	// size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
+	MaxObjectSize int64
+	// Spool opens a file for contents of size bytes. If size is 0, the file is for the deltas that wait for their base,
+	// whose size is not known.
 	Spool func(size int64) (*os.File, error)
-	// Base returns the contents of an object that was passed to sink during this call: a reader, the size in bytes, and the
-	// function that releases the reader.
+	// Base returns the contents of an object that was passed to sink during this call: a reader, the size in bytes, and
+	// the function that releases the reader.
 	Base func(id object.ID) (io.ReaderAt, int64, func(), error)
 }
 
 // unpackCache bounds the size, in bytes, of the recent contents that Unpack caches as delta bases.
 const unpackCache = 4 << 20
 
-// Unpack reads a pack from r to its end and calls the function sink with each object as soon as the object was received and
-// verified. An object whose delta precedes its base follows after the base. Unpack returns the number of objects that it has
-// passed to sink; these objects are valid even if Unpack returns an error. The pack must contain the bases of all its deltas. If
-// sink returns an error, Unpack returns that error.
+// Unpack reads a pack from r to its end and calls the function sink with each object as soon as the object was received
+// and verified. An object whose delta precedes its base follows after the base. Unpack returns the number of objects
+// that it has passed to sink; these objects are valid even if Unpack returns an error. The pack must contain the bases
+// of all its deltas. If sink returns an error, Unpack returns that error.
 func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object) error) (objects int, err error) {
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}

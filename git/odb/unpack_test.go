@@ -45,7 +45,8 @@ func TestUnpack(t *testing.T) {
 func TestUnpackWithoutCache(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
-	for _, r := range []io.Reader{bytes.NewReader(pack), iotest.OneByteReader(bytes.NewReader(pack)), iotest.DataErrReader(bytes.NewReader(pack))} {
+	for _, r := range []io.Reader{bytes.NewReader(pack), iotest.OneByteReader(bytes.NewReader(pack)),
+		iotest.DataErrReader(bytes.NewReader(pack))} {
 		k := newUnpackSink(t, object.SHA1)
 		in := newInput(r, object.SHA1.New(), context.Background().Err, nil)
 		u := &unpacking{UnpackOptions: k.options(1 << 20), table: newTable(object.SHA1), sink: k.take}
@@ -172,32 +173,36 @@ func hostile(f object.Format) map[string]struct {
 		want error
 	}
 	return map[string]h{
-		"nothing":         {nil, io.ErrUnexpectedEOF},
-		"no pack":         {[]byte("HTTP/1.1 404 Not Found\r\n\r\n"), ErrCorrupt},
-		"version 4":       {seal(f, []byte("PACK\x00\x00\x00\x04\x00\x00\x00\x00")), ErrCorrupt},
-		"4 billion":       {newCraft(f).packOf(1<<32 - 1), ErrCorrupt},
-		"one too many":    {append(bytes.Clone(good[:11]), append([]byte{3}, good[12:]...)...), ErrCorrupt},
-		"one too few":     {append(bytes.Clone(good[:11]), append([]byte{1}, good[12:]...)...), ErrCorrupt},
-		"trailer":         {wrong, ErrCorrupt},
-		"no trailer":      {good[:len(good)-f.Size()], io.ErrUnexpectedEOF},
-		"garbage behind":  {append(bytes.Clone(good), 'x'), ErrCorrupt},
-		"type 0":          {build(func(c *craft) { c.head(0, 1); c.deflate([]byte("x")) }), ErrCorrupt},
-		"type 5":          {build(func(c *craft) { c.head(5, 1); c.deflate([]byte("x")) }), ErrCorrupt},
-		"size over":       {build(func(c *craft) { c.head(3, 1<<30+1); c.deflate(text) }), ErrTooLarge},
-		"size of 64 bits": {build(func(c *craft) { c.count++; c.body.WriteString("\xbf\xff\xff\xff\xff\xff\xff\xff\xff\x7f") }), ErrCorrupt},
-		"endless size":    {build(func(c *craft) { c.count++; c.body.Write(bytes.Repeat([]byte{0xbf}, 100)) }), ErrCorrupt},
-		"size claimed":    {build(func(c *craft) { c.head(3, 1<<30); c.deflate(text) }), ErrCorrupt},
-		"size short":      {build(func(c *craft) { c.head(3, n+1); c.deflate(text) }), ErrCorrupt},
-		"size long":       {build(func(c *craft) { c.head(3, n-1); c.deflate(text) }), ErrCorrupt},
-		"no zlib":         {build(func(c *craft) { c.head(3, n); c.body.Write(text) }), ErrCorrupt},
-		"tree over":       {build(func(c *craft) { c.head(2, object.MaxTreeSize+1); c.deflate(text) }), ErrTooLarge},
+		"nothing":        {nil, io.ErrUnexpectedEOF},
+		"no pack":        {[]byte("HTTP/1.1 404 Not Found\r\n\r\n"), ErrCorrupt},
+		"version 4":      {seal(f, []byte("PACK\x00\x00\x00\x04\x00\x00\x00\x00")), ErrCorrupt},
+		"4 billion":      {newCraft(f).packOf(1<<32 - 1), ErrCorrupt},
+		"one too many":   {append(bytes.Clone(good[:11]), append([]byte{3}, good[12:]...)...), ErrCorrupt},
+		"one too few":    {append(bytes.Clone(good[:11]), append([]byte{1}, good[12:]...)...), ErrCorrupt},
+		"trailer":        {wrong, ErrCorrupt},
+		"no trailer":     {good[:len(good)-f.Size()], io.ErrUnexpectedEOF},
+		"garbage behind": {append(bytes.Clone(good), 'x'), ErrCorrupt},
+		"type 0":         {build(func(c *craft) { c.head(0, 1); c.deflate([]byte("x")) }), ErrCorrupt},
+		"type 5":         {build(func(c *craft) { c.head(5, 1); c.deflate([]byte("x")) }), ErrCorrupt},
+		"size over":      {build(func(c *craft) { c.head(3, 1<<30+1); c.deflate(text) }), ErrTooLarge},
+		"size of 64 bits": {build(func(c *craft) {
+			c.count++
+			c.body.WriteString("\xbf\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+		}), ErrCorrupt},
+		"endless size": {build(func(c *craft) { c.count++; c.body.Write(bytes.Repeat([]byte{0xbf}, 100)) }), ErrCorrupt},
+		"size claimed": {build(func(c *craft) { c.head(3, 1<<30); c.deflate(text) }), ErrCorrupt},
+		"size short":   {build(func(c *craft) { c.head(3, n+1); c.deflate(text) }), ErrCorrupt},
+		"size long":    {build(func(c *craft) { c.head(3, n-1); c.deflate(text) }), ErrCorrupt},
+		"no zlib":      {build(func(c *craft) { c.head(3, n); c.body.Write(text) }), ErrCorrupt},
+		"tree over":    {build(func(c *craft) { c.head(2, object.MaxTreeSize+1); c.deflate(text) }), ErrTooLarge},
 
 		"base missing":       {build(func(c *craft) { c.ref(missing, insertion(text, "x")) }), ErrCorrupt},
 		"base itself":        {build(func(c *craft) { c.ofs(c.offset(), insertion(text, "x")) }), ErrCorrupt},
 		"base before pack":   {build(func(c *craft) { c.ofs(-5, insertion(text, "x")) }), ErrCorrupt},
 		"base in header":     {build(func(c *craft) { c.ofs(4, insertion(text, "x")) }), ErrCorrupt},
 		"base in the middle": {build(func(c *craft) { c.ofs(13, insertion([]byte("first"), "x")) }), ErrCorrupt},
-		"endless base":       {build(func(c *craft) { c.head(ofsDelta, 5); c.body.Write(bytes.Repeat([]byte{0xff}, 100)) }), ErrCorrupt},
+		"endless base": {build(func(c *craft) { c.head(ofsDelta, 5); c.body.Write(bytes.Repeat([]byte{0xff}, 100)) }),
+			ErrCorrupt},
 		"circle": {build(func(c *craft) {
 			a := c.ref(missing, insertion(text, "x"))
 			c.ofs(a, insertion(append(bytes.Clone(text), 'x'), "y"))
@@ -217,7 +222,8 @@ func hostile(f object.Format) map[string]struct {
 		"delta copy cut":        {delta(append(sizes(n, 9), 0x91)), ErrCorrupt},
 		"delta claims too much": {delta(append(sizes(n, 1<<30+1), 1, 'x')), ErrTooLarge},
 		"delta claims a lot":    {delta(append(sizes(n, 1<<30), 1, 'x')), ErrCorrupt},
-		"delta over":            {build(func(c *craft) { c.head(ofsDelta, 1<<30+1); c.back(18); c.deflate(text) }), ErrTooLarge},
+		"delta over": {build(func(c *craft) { c.head(ofsDelta, 1<<30+1); c.back(18); c.deflate(text) }),
+			ErrTooLarge},
 	}
 }
 
@@ -253,7 +259,8 @@ func TestUnpackDamaged(t *testing.T) {
 	c.ref(id, insertion(text, "even more"))
 	pack := c.pack()
 	for i := range pack {
-		if n, err := newUnpackSink(t, object.SHA1).unpack(pack[:i], 1<<20); !errors.Is(err, ErrCorrupt) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		if n, err := newUnpackSink(t, object.SHA1).unpack(pack[:i], 1<<20); !errors.Is(err, ErrCorrupt) ||
+			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("pack cut at byte %d: got %d objects, %v", i, n, err)
 		}
 		bad := bytes.Clone(pack)
@@ -271,20 +278,24 @@ func TestUnpackErrorsPassThrough(t *testing.T) {
 	broken := errors.New("broken")
 
 	k := newUnpackSink(t, object.SHA1)
-	if _, err := Unpack(context.Background(), io.MultiReader(bytes.NewReader(pack[:20]), iotest.ErrReader(broken)), k.options(1<<20), k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+	if _, err := Unpack(context.Background(), io.MultiReader(bytes.NewReader(pack[:20]), iotest.ErrReader(broken)),
+		k.options(1<<20), k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("failing reader: got %v", err)
 	}
-	if n, err := Unpack(context.Background(), bytes.NewReader(pack), k.options(1<<20), func(Object) error { return broken }); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+	if n, err := Unpack(context.Background(), bytes.NewReader(pack), k.options(1<<20),
+		func(Object) error { return broken }); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("failing sink: got %d, %v", n, err)
 	}
 	o := k.options(10)
 	o.Spool = func(int64) (*os.File, error) { return nil, broken }
-	if _, err := Unpack(context.Background(), bytes.NewReader(pack), o, k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+	if _, err := Unpack(context.Background(), bytes.NewReader(pack), o, k.take); !errors.Is(err, broken) ||
+		errors.Is(err, ErrCorrupt) {
 		t.Errorf("failing spool: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Unpack(ctx, bytes.NewReader(pack), k.options(10), k.take); !errors.Is(err, context.Canceled) || errors.Is(err, ErrCorrupt) {
+	if _, err := Unpack(ctx, bytes.NewReader(pack), k.options(10), k.take); !errors.Is(err, context.Canceled) ||
+		errors.Is(err, ErrCorrupt) {
 		t.Errorf("cancelled context: got %v", err)
 	}
 }

@@ -27,8 +27,8 @@ import (
 // the pack.
 const writeLevel = zlib.BestSpeed
 
-// Outgoing is an object to write into a pack. The function Open opens the contents; the writer of the pack reads them to the end
-// and closes the reader. Open may be called from any goroutine.
+// Outgoing is an object to write into a pack. The function Open opens the contents; the writer of the pack reads them
+// to the end and closes the reader. Open may be called from any goroutine.
 type Outgoing struct {
 	ID   object.ID
 	Type object.Type
@@ -38,13 +38,14 @@ type Outgoing struct {
 
 // WriteOptions configures Write.
 type WriteOptions struct {
-	Promisor  bool // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	// whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Promisor  bool
 	Temporary bool // the pack may be lost in a power failure, so Write does not sync it to disk
 }
 
-// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or "" if all
-// objects are in packs already. When Write returns, git and other processes can read the pack. If the hash of the contents of an
-// object differs from the object's id, no pack is written.
+// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or
+// "" if all objects are in packs already. When Write returns, git and other processes can read the pack. If the hash of
+// the contents of an object differs from the object's id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -56,10 +57,11 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	return name, nil
 }
 
-// WriteAhead writes a pack like Write, but does not wait until the pack is durable, so that the caller can write other files at
-// the same time. When WriteAhead returns, all objects can be read. The caller must call the function settle, which waits until
-// the objects are durable. If settle fails, it removes the pack.
-func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
+// WriteAhead writes a pack like Write, but does not wait until the pack is durable, so that the caller can write other
+// files at the same time. When WriteAhead returns, all objects can be read. The caller must call the function settle,
+// which waits until the objects are durable. If settle fails, it removes the pack.
+func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing,
+	o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
 		again := seen[o.ID]
@@ -86,7 +88,8 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, name)
-	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor, Temporary: o.Temporary}, func() error { return nil })
+	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor, Temporary: o.Temporary},
+		func() error { return nil })
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
@@ -112,8 +115,9 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}, nil
 }
 
-// settleOthers makes the packs durable that other goroutines have written with WriteAhead and not settled yet. Such packs may
-// contain objects that the caller of Write has passed. settleOthers returns an error if the directory cannot be synced.
+// settleOthers makes the packs durable that other goroutines have written with WriteAhead and not settled yet. Such
+// packs may contain objects that the caller of Write has passed. settleOthers returns an error if the directory cannot
+// be synced.
 func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
@@ -156,7 +160,8 @@ type packWriter struct {
 // newPackWriter returns a packWriter that writes a pack of format f to file.
 func newPackWriter(f object.Format, file io.Writer) *packWriter {
 	sum := f.New()
-	return &packWriter{format: f, out: bufio.NewWriterSize(io.MultiWriter(file, sum), tailBuffer), sum: sum, table: newTable(f)}
+	return &packWriter{format: f, out: bufio.NewWriterSize(io.MultiWriter(file, sum), tailBuffer), sum: sum,
+		table: newTable(f)}
 }
 
 // Write writes bytes of the current entry, and adds them to its CRC.
@@ -176,8 +181,8 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	if _, err := w.Write(head[:]); err != nil {
 		return nil, err
 	}
-	// Small objects are compressed in advance by other goroutines. This goroutine compresses a large object when it reaches
-	// that object.
+	// Small objects are compressed in advance by other goroutines. This goroutine compresses a large object when it
+	// reaches that object.
 	next, stop := deflated(ctx, w.format, objects)
 	defer stop()
 	for _, o := range objects {
@@ -286,9 +291,9 @@ type deflation struct {
 	err  error
 }
 
-// deflated compresses the small objects in other goroutines. It returns a channel that delivers, in the order of objects, one
-// channel for each small object. This second channel delivers the compressed entry of the object. The function stop ends the
-// goroutines and waits until they have ended.
+// deflated compresses the small objects in other goroutines. It returns a channel that delivers, in the order of
+// objects, one channel for each small object. This second channel delivers the compressed entry of the object. The
+// function stop ends the goroutines and waits until they have ended.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	// The capacity of order limits the number of compressed objects that wait in memory to be written.

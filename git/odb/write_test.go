@@ -23,7 +23,8 @@ func outgoing(t testing.TB, f object.Format, contents ...[]byte) []Outgoing {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, Outgoing{id, object.Blob, int64(len(c)), func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c)), nil }})
+		all = append(all, Outgoing{id, object.Blob, int64(len(c)),
+			func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c)), nil }})
 	}
 	return all
 }
@@ -49,7 +50,8 @@ func TestGitReadsWhatIsWritten(t *testing.T) {
 			for i := range noise {
 				noise[i] = byte(random.Uint32())
 			}
-			contents := [][]byte{{}, []byte("a"), bytes.Repeat([]byte("line\n"), 100_000), bytes.Repeat([]byte("long\n"), 500_000), noise}
+			contents := [][]byte{{}, []byte("a"), bytes.Repeat([]byte("line\n"), 100_000),
+				bytes.Repeat([]byte("long\n"), 500_000), noise}
 			for n := range 300 {
 				contents = append(contents, noise[n:n+n*17])
 			}

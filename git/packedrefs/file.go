@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is the contents of a file whose refs are sorted by name. It is searched in place, because to parse a file of 100,000 refs takes
-// tens of milliseconds.
+// File is the contents of a file whose refs are sorted by name. It is searched in place, because to parse a file of
+// 100,000 refs takes tens of milliseconds.
 type File []byte
 
 // Map maps the packed-refs file of a git directory into memory. Other programs must only replace the file, and never

@@ -1,5 +1,5 @@
-// Package packedrefs encodes and decodes git's packed-refs file. By replacing this file, any number of refs can be changed in
-// one atomic step. The format is described in git's refs/packed-backend.c, in gitrepository-layout(5) and in
+// Package packedrefs encodes and decodes git's packed-refs file. By replacing this file, any number of refs can be
+// changed in one atomic step. The format is described in git's refs/packed-backend.c, in gitrepository-layout(5) and in
 // git-pack-refs(1).
 package packedrefs
 
@@ -19,9 +19,9 @@ type Ref struct {
 	Peeled object.ID // object that an annotated tag finally points to; zero for all other refs
 }
 
-// ours is the first line of the files that Encode writes. It is git's header, which promises that every tag is peeled and
-// that names are sorted, with one additional trait. Git ignores the unknown trait, and leaves it out when git writes the file
-// itself.
+// ours is the first line of the files that Encode writes. It is git's header, which promises that every tag is peeled
+// and that names are sorted, with one additional trait. Git ignores the unknown trait, and leaves it out when git
+// writes the file itself.
 const ours = "# pack-refs with: peeled fully-peeled sorted artifactfs \n"
 
 // Ours reports whether the file was last written by Encode, and not by git.
@@ -87,8 +87,9 @@ func appendRef(text []byte, r Ref, peeled bool) []byte {
 // TagsPeeled reports whether EncodeTags wrote the file with peeled set.
 func TagsPeeled(text []byte) bool { return bytes.HasPrefix(text, []byte(tagsPeeled)) }
 
-// Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns an
-// error for any other line that does not have the expected format. It does not check the names of refs; package refname does.
+// Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns
+// an error for any other line that does not have the expected format. It does not check the names of refs; package
+// refname does.
 func Decode(text []byte) ([]Ref, error) {
 	var refs []Ref
 	for line := range strings.Lines(string(text)) {

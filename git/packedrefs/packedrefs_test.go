@@ -14,14 +14,16 @@ import (
 )
 
 func TestEncode(t *testing.T) {
-	a, b := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
+	a, b := object.MustID("1111111111111111111111111111111111111111"),
+		object.MustID("2222222222222222222222222222222222222222")
 	got := string(Encode(nil, []Ref{{Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/heads/main", ID: b}}))
 	want := ours + b.String() + " refs/heads/main\n" + a.String() + " refs/tags/v1\n^" + b.String() + "\n"
 	if got != want {
 		t.Errorf("written file: got %q", got)
 	}
 	refs, err := Decode([]byte(want))
-	if err != nil || !slices.Equal(refs, []Ref{{Name: "refs/heads/main", ID: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}}) {
+	if err != nil ||
+		!slices.Equal(refs, []Ref{{Name: "refs/heads/main", ID: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}}) {
 		t.Errorf("parsed refs: got %+v, %v", refs, err)
 	}
 }
@@ -37,14 +39,17 @@ func TestWrittenByGit(t *testing.T) {
 }
 
 func TestEncodeTags(t *testing.T) {
-	a, b := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
-	refs := []Ref{{Name: "refs/other/v1", ID: a, Peeled: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/tags/v2", ID: b}}
+	a, b := object.MustID("1111111111111111111111111111111111111111"),
+		object.MustID("2222222222222222222222222222222222222222")
+	refs := []Ref{{Name: "refs/other/v1", ID: a, Peeled: b}, {Name: "refs/tags/v1", ID: a, Peeled: b},
+		{Name: "refs/tags/v2", ID: b}}
 	lines := a.String() + " refs/other/v1\n" + a.String() + " refs/tags/v1\n"
 	last := b.String() + " refs/tags/v2\n"
 	if got := string(EncodeTags(refs, false)); got != unpeeled+lines+last || TagsPeeled([]byte(got)) {
 		t.Errorf("unpeeled: got %q", got)
 	}
-	if got := string(EncodeTags(refs, true)); got != tagsPeeled+lines+"^"+b.String()+"\n"+last || !TagsPeeled([]byte(got)) {
+	if got := string(EncodeTags(refs, true)); got != tagsPeeled+lines+"^"+b.String()+"\n"+last ||
+		!TagsPeeled([]byte(got)) {
 		t.Errorf("peeled: got %q", got)
 	}
 }
@@ -73,13 +78,15 @@ func TestFile(t *testing.T) {
 	for _, header := range []string{"", tagsPeeled} {
 		f := File(header + a + " refs/afs/policy2\n" + b + " refs/tags/v1\n^" + a + "\n" + a + " refs/tags/v10\n")
 		for name, want := range map[string]string{
-			"refs/afs/policy2": a, "refs/afs/policy": "", "refs/tags/v1": b, "refs/tags/v10": a, "refs/tags": "", "sorted": "", "": "",
+			"refs/afs/policy2": a, "refs/afs/policy": "", "refs/tags/v1": b, "refs/tags/v10": a, "refs/tags": "",
+			"sorted": "", "": "",
 		} {
 			if got := f.ID(name); got != want {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}
-		if got := maps.Collect(f.Below("refs/tags/")); !maps.Equal(got, map[string]string{"refs/tags/v1": b, "refs/tags/v10": a}) {
+		if got := maps.Collect(f.Below("refs/tags/")); !maps.Equal(got,
+			map[string]string{"refs/tags/v1": b, "refs/tags/v10": a}) {
 			t.Errorf("refs below refs/tags/: got %v", got)
 		}
 	}

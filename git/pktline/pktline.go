@@ -1,6 +1,6 @@
-// Package pktline reads and writes pkt-lines, the packets of which the messages in git's protocols consist. The format is
-// that of gitprotocol-common(5): four hexadecimal digits with the length of the packet, including the digits, and then
-// the data. The lengths 0 to 2 stand for packets without data, whose meaning is defined by gitprotocol-v2(5).
+// Package pktline reads and writes pkt-lines, the packets of which the messages in git's protocols consist. The format
+// is that of gitprotocol-common(5): four hexadecimal digits with the length of the packet, including the digits, and
+// then the data. The lengths 0 to 2 stand for packets without data, whose meaning is defined by gitprotocol-v2(5).
 //
 // The package imports nothing that is slow to initialize, because it is used by a program that git starts for every
 // command.
@@ -58,8 +58,8 @@ func (e lengthError) Error() string { return "packet length " + strconv.Quote(st
 // Is reports whether target is ErrLength.
 func (e lengthError) Is(target error) bool { return target == ErrLength }
 
-// length returns the value of the four hexadecimal digits at the start of b. It returns false if they are not a valid length.
-// Like git, it accepts letters of both cases.
+// length returns the value of the four hexadecimal digits at the start of b. It returns false if they are not a valid
+// length. Like git, it accepts letters of both cases.
 func length(b []byte) (int, bool) {
 	n := 0
 	for _, c := range b[:headerSize] {
@@ -136,8 +136,8 @@ func (p *Reader) Fill(n int) error {
 	return nil
 }
 
-// Header consumes the length of a packet and returns the kind of the packet and the number of bytes of data that follow.
-// It returns io.EOF only if the stream ends between two packets, and ErrLength if the length is invalid.
+// Header consumes the length of a packet and returns the kind of the packet and the number of bytes of data that
+// follow. It returns io.EOF only if the stream ends between two packets, and ErrLength if the length is invalid.
 func (p *Reader) Header() (Kind, int, error) {
 	if err := p.Fill(headerSize); err != nil {
 		return 0, 0, err
@@ -163,9 +163,9 @@ func (p *Reader) Ready() bool {
 	return ok && n > headerSize && n <= p.end-p.start
 }
 
-// Next reads one packet and returns its kind and its data. The data are valid until the next call of a method that reads. For
-// a data packet without bytes, the data are empty but not nil. Next returns the errors of Header, and io.ErrUnexpectedEOF if
-// the stream ends within the packet.
+// Next reads one packet and returns its kind and its data. The data are valid until the next call of a method that
+// reads. For a data packet without bytes, the data are empty but not nil. Next returns the errors of Header, and
+// io.ErrUnexpectedEOF if the stream ends within the packet.
 func (p *Reader) Next() (Kind, []byte, error) {
 	kind, n, err := p.Header()
 	if err != nil || kind != Data {
@@ -182,8 +182,8 @@ func (p *Reader) Next() (Kind, []byte, error) {
 	return Data, b, nil
 }
 
-// AppendHeader appends the length of a packet with n bytes of data. The caller appends or writes the data next. n must be
-// at most MaxData; the same limit applies to Append and, with the line feed, to AppendLine.
+// AppendHeader appends the length of a packet with n bytes of data. The caller appends or writes the data next. n must
+// be at most MaxData; the same limit applies to Append and, with the line feed, to AppendLine.
 func AppendHeader(b []byte, n int) []byte {
 	const digits = "0123456789abcdef"
 	n += headerSize

@@ -37,7 +37,8 @@ func TestNext(t *testing.T) {
 				}
 			}
 			if _, _, err := p.Next(); err != io.ErrUnexpectedEOF {
-				t.Errorf("%s, buffer of %d bytes: error behind one more byte: got %v, want %v", name, size, err, io.ErrUnexpectedEOF)
+				t.Errorf("%s, buffer of %d bytes: error behind one more byte: got %v, want %v", name, size, err,
+					io.ErrUnexpectedEOF)
 			}
 		}
 	}
@@ -55,7 +56,8 @@ func TestNextFails(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	for in, want := range map[string]bool{"0005a": true, "0005": false, "0000": false, "0004": false, "zzzz": false, "000": false} {
+	for in, want := range map[string]bool{"0005a": true, "0005": false, "0000": false, "0004": false, "zzzz": false,
+		"000": false} {
 		p := NewReader(strings.NewReader(in), 100)
 		_ = p.Fill(1)
 		if got := p.Ready(); got != want {

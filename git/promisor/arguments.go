@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// options lists the options of a git command that this package knows. The daemon passes harmless options (the fields keep and
-// keepValue) on to the git commands that it runs. All other options are left out, because their effect is not known.
+// options lists the options of a git command that this package knows. The daemon passes harmless options (the fields
+// keep and keepValue) on to the git commands that it runs. All other options are left out, because their effect is not
+// known.
 type options struct {
 	keep      []string // passed on; an option alone, with "=value", or with the value attached
 	keepValue []string // passed on; if no value is attached, the next argument is the value
@@ -63,8 +64,8 @@ func (o options) parse(args []string) arguments {
 	return a
 }
 
-// valueGlue returns the string that joins the option called name and its value into one argument: "=" for a long option, and
-// nothing for an option of one letter.
+// valueGlue returns the string that joins the option called name and its value into one argument: "=" for a long
+// option, and nothing for an option of one letter.
 func valueGlue(name string) string {
 	if strings.HasPrefix(name, "--") {
 		return "="
@@ -83,8 +84,8 @@ func (a arguments) has(names ...string) bool {
 	return ok
 }
 
-// value returns the value of the last option in the arguments that is in names. It returns false if the arguments contain no such
-// option.
+// value returns the value of the last option in the arguments that is in names. It returns false if the arguments
+// contain no such option.
 func (a arguments) value(names ...string) (value string, ok bool) {
 	// If an option is given several times, git uses the last value.
 	for _, arg := range slices.Backward(a.all) {

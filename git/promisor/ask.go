@@ -15,12 +15,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// socketName is the name of the daemon's socket in the git directory. Requests for missing objects are sent to this socket.
+// socketName is the name of the daemon's socket in the git directory. Requests for missing objects are sent to this
+// socket.
 const socketName = "artifactfs-promisor"
 
-// Ask implements the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the
-// daemon, and the answers of the daemon back to git. It writes errors to out, where git reads them. After an error, git requests
-// the objects from the origin. The parameter protocol is the value of GIT_PROTOCOL.
+// Ask implements the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on
+// to the daemon, and the answers of the daemon back to git. It writes errors to out, where git reads them. After an
+// error, git requests the objects from the origin. The parameter protocol is the value of GIT_PROTOCOL.
 func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	err := ask(ctx, gitDir, protocol, in, out)
 	if err != nil {
@@ -79,9 +80,9 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 }
 
 const (
-	// askTries is the maximum number of times that a request is sent if the connection breaks. Repeating a request is useful if
-	// the daemon has died and its successor serves the same socket. The number is limited, because the request itself may make
-	// the daemon crash.
+	// askTries is the maximum number of times that a request is sent if the connection breaks. Repeating a request is
+	// useful if the daemon has died and its successor serves the same socket. The number is limited, because the request
+	// itself may make the daemon crash.
 	askTries = 5
 	// returnTime is the maximum time in which a restarted daemon must listen on the socket again. returnLook is the
 	// interval between two attempts to connect.
@@ -112,9 +113,9 @@ func (c *caller) hangUp() {
 	}
 }
 
-// retry sends a request and returns the answer. If request is nil, it returns the greeting, the first message of the daemon. If
-// the connection breaks, retry repeats the request on a new connection, which is possible because the answer does not depend on
-// earlier messages.
+// retry sends a request and returns the answer. If request is nil, it returns the greeting, the first message of the
+// daemon. If the connection breaks, retry repeats the request on a new connection, which is possible because the answer
+// does not depend on earlier messages.
 func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err error) {
 	for try := 1; ; try++ {
 		answer, err = c.try(ctx, request, try > 1 || request != nil)
@@ -128,8 +129,8 @@ func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err 
 	}
 }
 
-// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, try returns the
-// greeting. The parameter again is passed to connect.
+// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, try
+// returns the greeting. The parameter again is passed to connect.
 func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
 	greeting, err := c.connect(ctx, again)
 	if err != nil || request == nil {
@@ -147,8 +148,9 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	return answer, nil
 }
 
-// connect opens a connection and returns the greeting, unless a connection is open. The parameter again is true if an earlier
-// connection has ended. In this case a successor of the daemon may be starting, so connect waits until it listens.
+// connect opens a connection and returns the greeting, unless a connection is open. The parameter again is true if an
+// earlier connection has ended. In this case a successor of the daemon may be starting, so connect waits until it
+// listens.
 func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
 	if c.conn != nil {
 		return nil, nil

@@ -64,14 +64,15 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case line == "done":
 			q.done = true
 		}
-		// Ignore the other arguments. They describe the format of the pack, which is irrelevant because the requested objects are
-		// not sent in the pack, or the objects that git has, which this process can read.
+		// Ignore the other arguments. They describe the format of the pack, which is irrelevant because the requested objects
+		// are not sent in the pack, or the objects that git has, which this process can read.
 	}
 }
 
-// nothingPack returns a packfile section with a pack that contains only the empty blob. The requested objects are not in the
-// pack, because they are in the object directories that git uses. git stores the pack, always under the same name. A pack without
-// objects would also be valid, but the geometric repack of git 2.55 expects each pack to contain objects.
+// nothingPack returns a packfile section with a pack that contains only the empty blob. The requested objects are not
+// in the pack, because they are in the object directories that git uses. git stores the pack, always under the same
+// name. A pack without objects would also be valid, but the geometric repack of git 2.55 expects each pack to contain
+// objects.
 func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {

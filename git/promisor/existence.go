@@ -13,21 +13,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// git checks that the blobs of a tree exist before it writes the tree (commit, merge, stash, checkout). A blob that the promisor
-// remote can supply exists, so these checks need no request. git makes them in two ways: for each blob that is not in a pack, it
-// calls lstat on the path of a loose object, and before that, to fetch all missing blobs with one request, it lists the directories
-// of loose objects (cache_tree_update; OBJECT_INFO_QUICK). existence answers both questions for the directory in which package fuse
-// shows the objects. A process that opens an object gets no contents there, and therefore sends a request for it.
+// git checks that the blobs of a tree exist before it writes the tree (commit, merge, stash, checkout). A blob that the
+// promisor remote can supply exists, so these checks need no request. git makes them in two ways: for each blob that is
+// not in a pack, it calls lstat on the path of a loose object, and before that, to fetch all missing blobs with one
+// request, it lists the directories of loose objects (cache_tree_update; OBJECT_INFO_QUICK). existence answers both
+// questions for the directory in which package fuse shows the objects. A process that opens an object gets no contents
+// there, and therefore sends a request for it.
 //
 // The answer depends on the process:
 //   - The git fetch with which git requests objects must not find them, because it does not request objects that exist.
-//   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
-//     commands request the contents of all blobs at once that a listing lacks.
+//   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty,
+//     because these commands request the contents of all blobs at once that a listing lacks.
 //   - Programs other than git cannot request objects, so they get the contents. They find nothing in listings.
-//   - git fsck and git pack-objects find nothing, and neither do this program, the git commands that it runs, and processes that cannot
-//     be identified: this program has to know which contents are on this host.
-//   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
-//     git would report a loose object that exists as corrupt.
+//   - git fsck and git pack-objects find nothing, and neither do this program, the git commands that it runs, and
+//     processes that cannot be identified: this program has to know which contents are on this host.
+//   - A process that has opened an object, and got no contents, does not find it any more. If the request for the
+//     object has failed too, git would report a loose object that exists as corrupt.
 type existence struct {
 	provider Provider
 	shown    Shown
@@ -82,7 +83,8 @@ type checker struct {
 // treeWriters are the git commands that check a whole tree before they write a tree, and that need the contents of only
 // a few blobs of it. The command reset is not one of them: it checks nothing, and in a new linked worktree it needs all
 // contents.
-var treeWriters = []string{"commit", "write-tree", "stash", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "checkout", "switch"}
+var treeWriters = []string{"commit", "write-tree", "stash", "merge", "pull", "rebase", "cherry-pick", "revert", "am",
+	"checkout", "switch"}
 
 // readers are the git commands for which an object must exist only if they can read it: fsck does not request objects,
 // and pack-objects omits loose objects of alternates.
@@ -97,7 +99,8 @@ func (e *existence) kindOf(tid uint32) kind {
 	args, err := proc.Of(int(tid)).Args()
 	executable, exeErr := proc.Of(int(tid)).Executable()
 	stat, statErr := proc.Of(int(tid)).Stat()
-	if errors.Join(err, exeErr, statErr) == nil && len(args) > 0 && executable != ownExecutable() && stat.Parent != os.Getpid() {
+	if errors.Join(err, exeErr, statErr) == nil && len(args) > 0 && executable != ownExecutable() &&
+		stat.Parent != os.Getpid() {
 		k = kindByArgs(args)
 	}
 	e.last = checker{tid, k, time.Now()}

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before it requests
-// the new contents. To answer lstat for a file of unknown size, a mount must fetch the file.
+// movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before
+// it requests the new contents. To answer lstat for a file of unknown size, a mount must fetch the file.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
 // Foresee fetches, in one batch, the objects that the process pid will need, if the process is a git command that
@@ -36,7 +36,8 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	return true
 }
 
-// moves reports whether a git command with these arguments will replace files of the working tree by the files of another commit.
+// moves reports whether a git command with these arguments will replace files of the working tree by the files of
+// another commit.
 func moves(args []string) bool {
 	name, rest := Subcommand(args)
 	if name == "reset" {
@@ -45,8 +46,8 @@ func moves(args []string) bool {
 	return slices.Contains(movers, name)
 }
 
-// foresees returns true at the first call for a process, and false at later calls. A process looks for its repository several
-// times, and one prediction is enough.
+// foresees returns true at the first call for a process, and false at later calls. A process looks for its repository
+// several times, and one prediction is enough.
 func (o *oracle) foresees(process string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

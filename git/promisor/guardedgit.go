@@ -19,8 +19,8 @@ import (
 // gitDelay is the time for which Wait waits, after git has exited, for other processes that have git's output open.
 const gitDelay = time.Second
 
-// guardedGit runs git commands in a guarded directory of a mount's git directory (package guard). git before 2.45 has no other way to
-// prevent requests for missing objects.
+// guardedGit runs git commands in a guarded directory of a mount's git directory (package guard). git before 2.45 has
+// no other way to prevent requests for missing objects.
 type guardedGit struct {
 	gitDir  string   // git directory of the mount
 	objects []string // alternates of the mount's git directory
@@ -48,7 +48,8 @@ func (l *guardedGit) command(ctx context.Context, args ...string) *exec.Cmd {
 	repo := l.repo
 	l.mu.Unlock()
 	// The working directory, which is repo.Dir, must not be the working tree, because this process serves the mount.
-	repo.Base = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+	repo.Base = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_GLOBAL=/dev/null",
 		gitcmd.NoFetch, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1"}
 	cmd := repo.Command(ctx, args...)
 	// The command gets its own process group, so that its child processes are killed together with it.
@@ -71,9 +72,9 @@ func (l *guardedGit) output(ctx context.Context, args ...string) (string, error)
 // errEnough is returned by a function that reads a listing, to end the listing early. It does not report a failure.
 var errEnough = errors.New("listing ended early")
 
-// stream runs a git command with the input in, and calls the function read with the output. read may end the command early by
-// returning errEnough. If the command fails, the output before the failure is used, because a command that needs a missing object
-// has printed all preceding output.
+// stream runs a git command with the input in, and calls the function read with the output. read may end the command
+// early by returning errEnough. If the command fails, the output before the failure is used, because a command that
+// needs a missing object has printed all preceding output.
 func (l *guardedGit) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	cmd := l.command(ctx, args...)
 	if in != "" {

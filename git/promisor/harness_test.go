@@ -95,7 +95,8 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := fetch.Open(fetch.Config{Dir: filepath.Join(root, "store"), Remote: r, Blobs: blobs, Memory: memory, Deadline: deadline, Log: log})
+	store, err := fetch.Open(fetch.Config{Dir: filepath.Join(root, "store"), Remote: r, Blobs: blobs, Memory: memory,
+		Deadline: deadline, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,8 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clone{TB: t, dir: filepath.Join(root, "work"), gitDir: filepath.Join(root, "work", ".git"), store: store, remote: remote, counted: &counting{Store: store}}
+	c := &clone{TB: t, dir: filepath.Join(root, "work"), gitDir: filepath.Join(root, "work", ".git"), store: store,
+		remote: remote, counted: &counting{Store: store}}
 	c.run("", "init", "-q", "--initial-branch=main", "--object-format="+snap.Format.String(), c.dir)
 	self, err := os.Executable()
 	if err != nil {
@@ -118,8 +120,10 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 	}
 	for _, kv := range [][2]string{
 		{"core.repositoryformatversion", "1"}, {"gc.auto", "0"}, {"maintenance.auto", "false"},
-		{"remote.artifactfs.url", "file://" + c.gitDir}, {"remote.artifactfs.uploadpack", self + " " + askerArgument}, {"remote.artifactfs.promisor", "true"},
-		{"remote.origin.url", remote.URL(repo)}, {"remote.origin.promisor", "true"}, {"remote.origin.partialclonefilter", "blob:none"},
+		{"remote.artifactfs.url", "file://" + c.gitDir}, {"remote.artifactfs.uploadpack", self + " " + askerArgument},
+		{"remote.artifactfs.promisor", "true"},
+		{"remote.origin.url", remote.URL(repo)}, {"remote.origin.promisor", "true"},
+		{"remote.origin.partialclonefilter", "blob:none"},
 	} {
 		c.run(c.dir, "config", kv[0], kv[1])
 	}
@@ -151,7 +155,8 @@ type result struct {
 }
 
 func (r result) String() string {
-	return fmt.Sprintf("%d questions, %d requests, %d blobs, %s, %v %s", r.questions, r.requests, r.blobs, r.took.Round(time.Millisecond), r.err, r.errs)
+	return fmt.Sprintf("%d questions, %d requests, %d blobs, %s, %v %s", r.questions, r.requests, r.blobs,
+		r.took.Round(time.Millisecond), r.err, r.errs)
 }
 
 // try runs git, and counts its queries to the store and the requests to the remote.

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Hint names the git commands that wait for requested objects, the nearest ancestor first. A Hint is sent by another process, so
-// its contents are not trusted.
+// Hint names the git commands that wait for requested objects, the nearest ancestor first. A Hint is sent by another
+// process, so its contents are not trusted.
 type Hint struct {
 	Commands []Command `json:"commands"`
 }
@@ -29,8 +29,8 @@ type Command struct {
 	Index  string   `json:"index"`  // GIT_INDEX_FILE, which git sets for its children
 }
 
-// Limits of a hint. maxHint is its maximum size in bytes, maxAncestors the maximum number of processes that are inspected, and
-// maxCommands the maximum number of git commands in the hint.
+// Limits of a hint. maxHint is its maximum size in bytes, maxAncestors the maximum number of processes that are
+// inspected, and maxCommands the maximum number of git commands in the hint.
 const (
 	maxHint      = 4 << 20 // maximum size in bytes
 	maxAncestors = 32
@@ -77,7 +77,8 @@ func readProcess(pid int) (process, error) {
 		return p, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.parent, p.start = stat.Parent, strconv.FormatUint(stat.Start, 10)
-	// If the process belongs to another user, its arguments and the other properties cannot be read, and the hint is incomplete.
+	// If the process belongs to another user, its arguments and the other properties cannot be read, and the hint is
+	// incomplete.
 	if p.args, _ = from.Args(); p.args == nil {
 		p.args = []string{""}
 	}
@@ -99,8 +100,8 @@ func (p process) isGit() bool {
 	return name == "git" || strings.HasPrefix(name, "git-")
 }
 
-// isOurFetch reports whether the process is the command with which git requests objects from a promisor remote (fetch_objects in
-// promisor-remote.c).
+// isOurFetch reports whether the process is the command with which git requests objects from a promisor remote
+// (fetch_objects in promisor-remote.c).
 func (p process) isOurFetch() bool {
 	name, _ := Subcommand(p.args)
 	if name != "fetch" {
@@ -136,8 +137,8 @@ func Subcommand(args []string) (name string, rest []string) {
 	return "", nil
 }
 
-// writeHint sends the hint h before the conversation: its length in four bytes, big-endian, and then JSON. If h is too long,
-// writeHint sends an empty hint.
+// writeHint sends the hint h before the conversation: its length in four bytes, big-endian, and then JSON. If h is too
+// long, writeHint sends an empty hint.
 func writeHint(w io.Writer, h Hint) error {
 	text, err := json.Marshal(h)
 	// With an empty hint, the requested objects are fetched, but no predicted objects.

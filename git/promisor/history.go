@@ -15,14 +15,15 @@ const maxGone = 1000
 
 // versions selects which versions of a file are added to a prediction.
 type versions struct {
-	contents bool // true: add the versions in all commits that change the file; false: add the versions that rename detection reads
+	// true: add the versions in all commits that change the file; false: add the versions that rename detection reads
+	contents bool
 	beside   bool // true: also add the other files that the same commits change
 	sides    bool // true: also add versions on branches from which a merge did not take the file
 }
 
-// histories adds the versions of each file in paths, back to the commit in which the file appeared, and continues with the file's
-// name before that commit. If blobs that are needed to find the earlier name are missing, histories adds these blobs. The next
-// request of the command then continues with the earlier name.
+// histories adds the versions of each file in paths, back to the commit in which the file appeared, and continues with
+// the file's name before that commit. If blobs that are needed to find the earlier name are missing, histories adds
+// these blobs. The next request of the command then continues with the earlier name.
 func (q *question) histories(v versions, revs, paths []string) error {
 	for _, path := range paths {
 		if err := q.history(v, revs, path); err != nil {
@@ -32,8 +33,8 @@ func (q *question) histories(v versions, revs, paths []string) error {
 	return nil
 }
 
-// history does the same as histories for one path. Each iteration of its loop covers the commits in which the file has the same
-// name.
+// history does the same as histories for one path. Each iteration of its loop covers the commits in which the file has
+// the same name.
 func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
 		born, err := q.versions(v, revs, path)
@@ -50,11 +51,12 @@ func (q *question) history(v versions, revs []string, path string) error {
 	return nil
 }
 
-// versions adds the versions of a path that the commits in revs contain. For a merge, it adds the version of the merge if this
-// version differs from the versions in all parents. It returns the commit that created the path, or "" if revs contain no such
-// commit.
+// versions adds the versions of a path that the commits in revs contain. For a merge, it adds the version of the merge
+// if this version differs from the versions in all parents. It returns the commit that created the path, or "" if revs
+// contain no such commit.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
-	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
+	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
+		"--no-show-signature", logFormat}
 	// With --full-diff, git log prints all files that are changed by the commits that changed path.
 	if v.beside {
 		args = append(args, "--full-diff")
@@ -78,8 +80,9 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	return born, err
 }
 
-// renamed returns the name that path had before the commit in which it appeared, or "" if the file is new in that commit. If
-// blobs that git would compare to find the name are missing, renamed adds these blobs to the prediction and returns "".
+// renamed returns the name that path had before the commit in which it appeared, or "" if the file is new in that
+// commit. If blobs that git would compare to find the name are missing, renamed adds these blobs to the prediction and
+// returns "".
 func (q *question) renamed(commit, path string) (from string, err error) {
 	var come side
 	var gone []change
@@ -110,7 +113,8 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 		return "", nil
 	}
 	// git does not read the other files that the commit has added, so they may be missing.
-	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^", commit, "--", path}
+	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^",
+		commit, "--", path}
 	for _, c := range gone[:min(len(gone), maxGone)] {
 		args = append(args, c.path)
 	}
@@ -125,8 +129,8 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	return from, err
 }
 
-// readRenames reads the output of `git diff-tree -z -M`, in which a rename or a copy has two paths, and calls the function each
-// with the old and the new name.
+// readRenames reads the output of `git diff-tree -z -M`, in which a rename or a copy has two paths, and calls the
+// function each with the old and the new name.
 func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -155,8 +159,8 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	}
 }
 
-// readStages reads the output of `git ls-files --stage -z` and calls the function each for every entry. An entry is "mode id
-// stage", a tab, and the path.
+// readStages reads the output of `git ls-files --stage -z` and calls the function each for every entry. An entry is
+// "mode id stage", a tab, and the path.
 func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

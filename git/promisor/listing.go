@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// change is one line of git's raw diff format (diff-format(5)): a path with its entries before and after the change. The
-// line of a merge has one entry for each parent.
+// change is one line of git's raw diff format (diff-format(5)): a path with its entries before and after the change.
+// The line of a merge has one entry for each parent.
 type change struct {
 	// status is the letter of git's raw format: A, C, D, M, R or T. For a merge it has one letter for each parent.
 	status string
@@ -25,8 +25,8 @@ type side struct {
 	id   object.ID
 }
 
-// isBlob reports whether the entry is a file or a symbolic link. It returns false for a submodule, and for an entry that does not
-// exist.
+// isBlob reports whether the entry is a file or a symbolic link. It returns false for a submodule, and for an entry
+// that does not exist.
 func (s side) isBlob() bool {
 	return !s.id.IsZero() && (strings.HasPrefix(s.mode, "100") || s.mode == "120000")
 }
@@ -34,14 +34,16 @@ func (s side) isBlob() bool {
 // sides returns the entry after the change, followed by the entries before it.
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
-// commitMark is the first byte of the text that --format prints. It distinguishes the lines of commits from those of changes.
+// commitMark is the first byte of the text that --format prints. It distinguishes the lines of commits from those of
+// changes.
 const commitMark = "\x01"
 
 // logFormat makes git log print the id of each commit before its changes.
 const logFormat = "--format=%x01%H"
 
-// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`. It calls the function commit for
-// each commit and the function each for each change. If one of the functions returns an error, readChanges returns this error.
+// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`. It calls the function
+// commit for each commit and the function each for each change. If one of the functions returns an error, readChanges
+// returns this error.
 func readChanges(r *bufio.Reader, commit func(id string) error, each func(change) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -82,8 +84,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 	}
 }
 
-// parseChange parses a token of the form ":mode mode id id status". For a merge there is one more colon, mode and id for each
-// further parent. parseChange returns false if the token is malformed.
+// parseChange parses a token of the form ":mode mode id id status". For a merge there is one more colon, mode and id
+// for each further parent. parseChange returns false if the token is malformed.
 func parseChange(token string) (change, bool) {
 	n := len(token) - len(strings.TrimLeft(token, ":"))
 	fields := strings.Fields(token[n:])

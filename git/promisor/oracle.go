@@ -18,14 +18,15 @@ const (
 	// predictTime is the maximum duration of a prediction. After this time, the blobs that were found so far are
 	// fetched. In a repository in which a prediction takes this long, the git command itself takes even longer.
 	predictTime = 10 * time.Second
-	// maxPredicted is the maximum number of blobs that are added to a request. The largest repositories have about twice as many
-	// files.
+	// maxPredicted is the maximum number of blobs that are added to a request. The largest repositories have about twice
+	// as many files.
 	maxPredicted = 100_000
-	// maxAskers is the number of processes whose requests are counted, and askerTime is the time after which a process may be
-	// forgotten.
+	// maxAskers is the number of processes whose requests are counted, and askerTime is the time after which a process may
+	// be forgotten.
 	maxAskers = 1000
 	askerTime = time.Hour
-	// patientRounds is the number of requests that a command may send before the prediction of its plan is abandoned as useless.
+	// patientRounds is the number of requests that a command may send before the prediction of its plan is abandoned as
+	// useless.
 	patientRounds = 3
 )
 
@@ -80,9 +81,10 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking returns the elements of wants that the git directory does not contain. git may request objects that the directory
-// contains, because a git process lists its loose objects once, and treats an object that a child process writes later as missing
-// (git stash has several child processes). Such an object must not be requested from a remote, because no remote has it.
+// lacking returns the elements of wants that the git directory does not contain. git may request objects that the
+// directory contains, because a git process lists its loose objects once, and treats an object that a child process
+// writes later as missing (git stash has several child processes). Such an object must not be requested from a remote,
+// because no remote has it.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
 		o.log.Warn("list objects that git has", zap.Error(err))
@@ -117,8 +119,8 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
-		// The error does not justify a warning, because the arguments of a command may name an object that does not exist, or the
-		// prediction may need an object that is missing.
+		// The error does not justify a warning, because the arguments of a command may name an object that does not exist, or
+		// the prediction may need an object that is missing.
 		o.log.Debug("end prediction early", zap.Error(err))
 	}
 	return q.found
@@ -132,8 +134,8 @@ func (o *oracle) question(ctx context.Context, limit int) *question {
 	}
 }
 
-// question is the state of one prediction. Its methods select the blobs that a command will need, and add the missing blobs to
-// the field found. A question is used by one goroutine, so it needs no lock.
+// question is the state of one prediction. Its methods select the blobs that a command will need, and add the missing
+// blobs to the field found. A question is used by one goroutine, so it needs no lock.
 type question struct {
 	*oracle
 	repo  repository
@@ -145,8 +147,8 @@ type question struct {
 	found []object.ID        // missing blobs to fetch, in the order in which they were found
 }
 
-// predict adds the objects that the nearest command with a plan will need. If the plan has found no objects after patientRounds
-// requests of the command, predict adds the neighbours of the requested objects.
+// predict adds the objects that the nearest command with a plan will need. If the plan has found no objects after
+// patientRounds requests of the command, predict adds the neighbours of the requested objects.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
@@ -179,8 +181,8 @@ func (q *question) predict(h Hint) error {
 	return q.neighbours()
 }
 
-// allow sets the limit of blobs in the prediction: to the parameter first at the first request of a process, and to four times
-// the previous limit at each further request.
+// allow sets the limit of blobs in the prediction: to the parameter first at the first request of a process, and to
+// four times the previous limit at each further request.
 func (q *question) allow(first int) {
 	q.limit = maxPredicted
 	if n := first << (2 * min(q.round, 10)); n < maxPredicted {

@@ -6,50 +6,64 @@ import (
 	"strings"
 )
 
-// plans maps the name of a git command to its plan, the function that predicts the objects that the command will need. A command
-// whose plan is nil requests all objects that it needs at once.
+// plans maps the name of a git command to its plan, the function that predicts the objects that the command will need.
+// A command whose plan is nil requests all objects that it needs at once.
 var plans map[string]func(q *question, args []string) error
 
 func init() { // plans is set in init, because the functions refer to plans
 	plans = map[string]func(q *question, args []string) error{
-		"log": (*question).log, "whatchanged": (*question).log, "show": (*question).show, "format-patch": (*question).formatPatch,
-		"blame": (*question).blame, "annotate": (*question).blame,
+		"log": (*question).log, "whatchanged": (*question).log, "show": (*question).show,
+		"format-patch": (*question).formatPatch,
+		"blame":        (*question).blame, "annotate": (*question).blame,
 		"grep": (*question).grep, "archive": (*question).archive, "ls-tree": (*question).listTree,
 		"merge": (*question).merge, "pull": (*question).merge, "rebase": (*question).rebase,
 		"cherry-pick": (*question).pick, "revert": (*question).pick,
-		"checkout": (*question).checkout, "switch": (*question).checkout, "reset": (*question).checkout, "restore": (*question).restore,
+		"checkout": (*question).checkout, "switch": (*question).checkout, "reset": (*question).checkout,
+		"restore":   (*question).restore,
 		"read-tree": (*question).checkout,
-		"diff":      nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "stash": nil, "worktree": nil, "bisect": (*question).bisect,
-		"clone": nil, "commit": nil, "status": nil, "add": nil,
+		"diff":      nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "stash": nil, "worktree": nil,
+		"bisect": (*question).bisect,
+		"clone":  nil, "commit": nil, "status": nil, "add": nil,
 		"checkout-index": nil, "update-index": nil, "am": nil, "apply": nil, "sparse-checkout": nil, "submodule": nil,
 	}
 }
 
 const (
-	// firstWalk and firstRange are the numbers of blobs that are added to the first request of a command. firstWalk applies to a
-	// walk through all history, of which a user reads one page after the other; firstRange applies to a limited set of commits.
+	// firstWalk and firstRange are the numbers of blobs that are added to the first request of a command. firstWalk
+	// applies to a walk through all history, of which a user reads one page after the other; firstRange applies to a
+	// limited set of commits.
 	firstWalk  = 400
 	firstRange = 8000
 )
 
-// walkOptions are the options of log and similar commands that select commits and that control the output about each commit.
+// walkOptions are the options of log and similar commands that select commits and that control the output about each
+// commit.
 var walkOptions = options{
 	keep: []string{
-		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges", "--first-parent",
-		"--exclude-first-parent-only", "--min-parents", "--max-parents", "--no-min-parents", "--no-max-parents", "--reverse", "--date-order",
-		"--author-date-order", "--topo-order", "--full-history", "--dense", "--sparse", "--simplify-merges", "--simplify-by-decoration",
-		"--show-pulls", "--ancestry-path", "--boundary", "--no-walk", "--do-walk", "--left-only", "--right-only", "--left-right",
-		"--remove-empty", "--all-match", "--invert-grep", "-i", "--regexp-ignore-case", "--basic-regexp", "-E", "--extended-regexp", "-F",
-		"--fixed-strings", "-P", "--perl-regexp", "-m", "-c", "--cc", "--diff-merges", "--root", "-g", "--walk-reflogs", "--reflog",
+		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges",
+		"--first-parent",
+		"--exclude-first-parent-only", "--min-parents", "--max-parents", "--no-min-parents", "--no-max-parents", "--reverse",
+		"--date-order",
+		"--author-date-order", "--topo-order", "--full-history", "--dense", "--sparse", "--simplify-merges",
+		"--simplify-by-decoration",
+		"--show-pulls", "--ancestry-path", "--boundary", "--no-walk", "--do-walk", "--left-only", "--right-only",
+		"--left-right",
+		"--remove-empty", "--all-match", "--invert-grep", "-i", "--regexp-ignore-case", "--basic-regexp", "-E",
+		"--extended-regexp", "-F",
+		"--fixed-strings", "-P", "--perl-regexp", "-m", "-c", "--cc", "--diff-merges", "--root", "-g",
+		"--walk-reflogs", "--reflog",
 		"--full-diff", "--branches", "--literal-pathspecs",
 	},
 	keepValue: []string{
-		"-n", "--max-count", "--skip", "--since", "--after", "--until", "--before", "--since-as-filter", "--author", "--committer", "--grep",
+		"-n", "--max-count", "--skip", "--since", "--after", "--until", "--before", "--since-as-filter", "--author",
+		"--committer", "--grep",
 		"--grep-reflog", "--diff-filter", "--max-age", "--min-age",
 	},
 	dropValue: []string{
-		"-S", "-G", "-L", "-O", "-U", "--unified", "--output", "--inter-hunk-context", "-l", "--src-prefix", "--dst-prefix", "--line-prefix",
-		"--word-diff-regex", "--diff-algorithm", "--anchored", "--encoding", "-I", "--find-object", "--date", "-o", "--output-directory",
+		"-S", "-G", "-L", "-O", "-U", "--unified", "--output", "--inter-hunk-context", "-l", "--src-prefix", "--dst-prefix",
+		"--line-prefix",
+		"--word-diff-regex", "--diff-algorithm", "--anchored", "--encoding", "-I", "--find-object", "--date", "-o",
+		"--output-directory",
 		"--start-number", "--in-reply-to", "--suffix", "--to", "--add-header", "--rotate-to", "--skip-to", "--stat-width",
 		"--stat-name-width", "--stat-count", "--stat-graph-width", "--filename-max-length", "--base", "--interdiff",
 	},
@@ -57,14 +71,16 @@ var walkOptions = options{
 
 // showsContents are the options that make git log read the contents of files.
 var showsContents = []string{
-	"-p", "-u", "--patch", "--stat", "--numstat", "--shortstat", "--dirstat", "-X", "--cumulative", "--dirstat-by-file", "--patch-with-stat",
-	"--patch-with-raw", "--compact-summary", "--check", "-S", "-G", "--pickaxe-all", "--cc", "-c", "-W", "--function-context", "-U",
+	"-p", "-u", "--patch", "--stat", "--numstat", "--shortstat", "--dirstat", "-X", "--cumulative", "--dirstat-by-file",
+	"--patch-with-stat",
+	"--patch-with-raw", "--compact-summary", "--check", "-S", "-G", "--pickaxe-all", "--cc", "-c", "-W",
+	"--function-context", "-U",
 	"--unified", "--word-diff", "--color-words", "--binary", "--summary", "--find-copies-harder", "-C",
 	"--find-copies", "-B", "--remerge-diff",
 }
 
-// log adds the versions of files that `git log` compares. If an option shows contents, log adds all versions; otherwise it adds
-// the versions that rename detection reads.
+// log adds the versions of files that `git log` compares. If an option shows contents, log adds all versions; otherwise
+// it adds the versions that rename detection reads.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.repo.resolve(a)
@@ -77,10 +93,11 @@ func (q *question) log(args []string) error {
 		return q.histories(versions{contents: contents}, revs, paths)
 	}
 	_, bounded := a.value("-n", "--max-count")
-	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
+	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) ||
+		a.has("--no-walk")
 	q.allow(firstWalk)
-	// A limited walk is predicted as a whole. For an unlimited walk the prediction is shorter, because the user usually reads the
-	// first pages and stops.
+	// A limited walk is predicted as a whole. For an unlimited walk the prediction is shorter, because the user usually
+	// reads the first pages and stops.
 	if bounded || len(paths) > 0 {
 		q.allow(firstRange)
 	}
@@ -135,21 +152,22 @@ func (q *question) formatPatch(args []string) error {
 	return q.walk(append(a.flags, "--no-merges"), revs, paths, everything)
 }
 
-// Values of the parameter what of walk. everything selects all versions in each change. onlyRenames selects the versions that
-// rename detection reads: the files that a commit deletes and creates, if the commit does both.
+// Values of the parameter what of walk. everything selects all versions in each change. onlyRenames selects the
+// versions that rename detection reads: the files that a commit deletes and creates, if the commit does both.
 const (
 	everything = iota
 	onlyRenames
 )
 
-// walk adds the versions of files from the changes of commits, in the order of git log. The parameter what is everything or
-// onlyRenames.
+// walk adds the versions of files from the changes of commits, in the order of git log. The parameter what is
+// everything or onlyRenames.
 func (q *question) walk(flags, revs, paths []string, what int) error {
-	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
+	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature",
+		logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
 	var gone, come []change
-	// Collect the changes of one commit, because rename detection reads the files if the commit deletes some files and creates
-	// others, and not otherwise.
+	// Collect the changes of one commit, because rename detection reads the files if the commit deletes some files and
+	// creates others, and not otherwise.
 	flush := func() (err error) {
 		if len(gone) > 0 && len(come) > 0 {
 			err = q.addAll(append(gone, come...))
@@ -200,7 +218,8 @@ func (q *question) blame(args []string) error {
 	var revs []string
 	file := words[len(words)-1]
 	if len(words) == 2 && !a.split && len(q.repo.expand(words[0])) == 0 && len(q.repo.expand(words[1])) > 0 {
-		words[0], words[1] = words[1], words[0] // the user has passed the arguments in the old order, in which the file is first
+		// the user has passed the arguments in the old order, in which the file is first
+		words[0], words[1] = words[1], words[0]
 		file = words[1]
 	}
 	for _, word := range words[:len(words)-1] {
@@ -209,10 +228,12 @@ func (q *question) blame(args []string) error {
 	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.repo.topPaths([]string{file}))
 }
 
-// grepOptions lists the options of `git grep` that determine which files are searched, and the options that have a value.
+// grepOptions lists the options of `git grep` that determine which files are searched, and the options that have a
+// value.
 var grepOptions = options{
 	keep: []string{"--cached", "--untracked", "--no-index"},
-	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context",
+	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O",
+		"--after-context",
 		"--before-context", "--context", "--parent-basename"},
 }
 

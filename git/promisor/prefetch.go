@@ -20,10 +20,11 @@ type Prefetched struct {
 	Present int // number of these versions that are in the object store
 }
 
-// Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store but
-// cannot request objects from a promisor remote. For a single commit, it fetches all files of the commit's tree. For a range
-// (A..B), it fetches the versions before and after each change of a commit in the range. Prefetch leaves out the paths for which
-// the function match returns false. It calls progress after each batch, and returns after all versions were fetched.
+// Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store
+// but cannot request objects from a promisor remote. For a single commit, it fetches all files of the commit's tree.
+// For a range (A..B), it fetches the versions before and after each change of a commit in the range. Prefetch leaves
+// out the paths for which the function match returns false. It calls progress after each batch, and returns after all
+// versions were fetched.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool,
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
@@ -43,8 +44,8 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	for missing := q.found; len(missing) > 0; {
 		batch := missing[:min(len(missing), prefetchBatch)]
 		missing = missing[len(batch):]
-		// The objects are passed in both arguments, which means that they are blobs, so that Provide does not fetch history for
-		// them.
+		// The objects are passed in both arguments, which means that they are blobs, so that Provide does not fetch history
+		// for them.
 		if err := s.provider.Provide(ctx, batch, batch); err != nil {
 			return done, err
 		}
@@ -54,8 +55,8 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	return done, nil
 }
 
-// files adds the versions of files in a commit, or in a range of commits, for all paths for which the function match returns
-// true.
+// files adds the versions of files in a commit, or in a range of commits, for all paths for which the function match
+// returns true.
 func (q *question) files(commits string, match func(path string) bool) error {
 	add := func(c change) error {
 		if !match(c.path) {
@@ -63,8 +64,8 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		}
 		return q.addSides(c)
 	}
-	// An empty side of a range stands for HEAD. Ranges with three dots are not supported. Their second side would begin with a
-	// dot here.
+	// An empty side of a range stands for HEAD. Ranges with three dots are not supported. Their second side would begin
+	// with a dot here.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
 		commit, err := q.repo.commit(commits)

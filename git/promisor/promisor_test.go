@@ -83,7 +83,8 @@ func TestGitFetchesMissingObjects(t *testing.T) {
 	}
 }
 
-// TestRenamedFileIsFollowed follows a file with three names, which was renamed in commits that also add and remove other files.
+// TestRenamedFileIsFollowed follows a file with three names, which was renamed in commits that also add and remove
+// other files.
 func TestRenamedFileIsFollowed(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	var lines []byte
@@ -103,7 +104,8 @@ func TestRenamedFileIsFollowed(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
-		{"blame", "main", "--", "dir/three.txt"}, {"log", "-p", "--follow", "main", "--", "dir/three.txt"}, {"log", "-L1,2:dir/three.txt", "main"},
+		{"blame", "main", "--", "dir/three.txt"}, {"log", "-p", "--follow", "main", "--", "dir/three.txt"},
+		{"log", "-L1,2:dir/three.txt", "main"},
 	} {
 		c := newClone(t, s, "r.git")
 		got := c.try("", args...)
@@ -183,7 +185,8 @@ func TestMissingCommitIsFetchedWithHistory(t *testing.T) {
 	var id object.ID
 	for i := range 3 {
 		var err error
-		if id, err = r.Commit("main", map[string]gittest.File{"later.txt": {Data: fmt.Appendf(nil, "%d\n", i)}}, "Later"); err != nil {
+		if id, err = r.Commit("main", map[string]gittest.File{"later.txt": {Data: fmt.Appendf(nil, "%d\n", i)}},
+			"Later"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -233,7 +236,8 @@ func TestPredictionsDoNotFetch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"cat-file", "-p", "main:log.txt"}, {"log", "-p", "-3", "main"}, {"diff-tree", "-r", "-p", "-M", "main~1", "main"}, {"show", "main"},
+		{"cat-file", "-p", "main:log.txt"}, {"log", "-p", "-3", "main"}, {"diff-tree", "-r", "-p", "-M", "main~1", "main"},
+		{"show", "main"},
 		{"grep", "x", "main"}, {"archive", "main"},
 	} {
 		cmd := l.command(ctx, args...)
@@ -259,12 +263,17 @@ func TestHostileHintsDoNothing(t *testing.T) {
 	c := newClone(t, s, "r.git")
 	victim := filepath.Join(t.TempDir(), "victim")
 	for _, args := range [][]string{
-		{"git", "log", "-p", "--output=" + victim}, {"git", "log", "-p", "--output", victim, "main"}, {"git", "log", "--", "--output=" + victim},
-		{"git", "archive", "main", "-o", victim}, {"git", "blame", "--contents", victim, "main", "--output=" + victim}, {"git", "grep", "-O" + victim, "x", "main"},
-		{"git", "rebase", "--exec", "touch " + victim, "main~3"}, {"git", "-c", "core.pager=touch " + victim, "log"}, {"git"}, {""}, {}, {"git", "log", "-L"},
-		{"git", "merge", "--output=" + victim}, {"git", "show", "--ext-diff", "-n"}, {"git", "cherry-pick", "--", "-x"}, {"git", "log", "--", ":(bad"},
+		{"git", "log", "-p", "--output=" + victim}, {"git", "log", "-p", "--output", victim, "main"},
+		{"git", "log", "--", "--output=" + victim},
+		{"git", "archive", "main", "-o", victim}, {"git", "blame", "--contents", victim, "main", "--output=" + victim},
+		{"git", "grep", "-O" + victim, "x", "main"},
+		{"git", "rebase", "--exec", "touch " + victim, "main~3"}, {"git", "-c", "core.pager=touch " + victim, "log"}, {"git"},
+		{""}, {}, {"git", "log", "-L"},
+		{"git", "merge", "--output=" + victim}, {"git", "show", "--ext-diff", "-n"}, {"git", "cherry-pick", "--", "-x"},
+		{"git", "log", "--", ":(bad"},
 	} {
-		c.server.oracle.predict(context.Background(), Hint{Commands: []Command{{Process: "1", Args: args, Dir: "/", Prefix: "../.."}}}, nil)
+		c.server.oracle.predict(context.Background(),
+			Hint{Commands: []Command{{Process: "1", Args: args, Dir: "/", Prefix: "../.."}}}, nil)
 		if _, err := os.Lstat(victim); err == nil {
 			t.Fatalf("git %q wrote a file", args)
 		}
@@ -273,13 +282,15 @@ func TestHostileHintsDoNothing(t *testing.T) {
 
 func TestOldProtocolIsRefused(t *testing.T) {
 	var out bytes.Buffer
-	if err := Ask(context.Background(), t.TempDir(), "", strings.NewReader(""), &out); err == nil || !strings.Contains(out.String(), "ERR artifactfs: ") {
+	if err := Ask(context.Background(), t.TempDir(), "", strings.NewReader(""), &out); err == nil ||
+		!strings.Contains(out.String(), "ERR artifactfs: ") {
 		t.Errorf("ask with an old protocol: got %v and the answer %q, want an error packet", err, out.String())
 	}
 }
 
 func TestOptionsLetOnlyHarmlessOnesThrough(t *testing.T) {
-	a := walkOptions.parse([]string{"-p", "-20", "-n", "3", "--since", "1.week", "-Sx", "-S", "y", "--output=f", "main", "-U", "5", "--author=me", "--", "a", "-b"})
+	a := walkOptions.parse([]string{"-p", "-20", "-n", "3", "--since", "1.week", "-Sx", "-S", "y", "--output=f", "main",
+		"-U", "5", "--author=me", "--", "a", "-b"})
 	if got := strings.Join(a.flags, " "); got != "-20 -n3 --since=1.week --author=me" {
 		t.Errorf("parsed flags: got %q", got)
 	}
@@ -324,7 +335,8 @@ func FuzzReadHint(f *testing.F) {
 func FuzzReadChanges(f *testing.F) {
 	id := strings.Repeat("ab", 20)
 	f.Add([]byte("\x01" + id + "\x00\n:100644 100644 " + id + " " + id + " M\x00a/b\x00"))
-	f.Add([]byte("::100644 100644 120000 " + id + " " + id + " " + id + " MM\x00:x\x00:000000 100644 " + strings.Repeat("0", 40) + " " + id + " A\x00y\x00"))
+	f.Add([]byte("::100644 100644 120000 " + id + " " + id + " " + id + " MM\x00:x\x00:000000 100644 " +
+		strings.Repeat("0", 40) + " " + id + " A\x00y\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		err := readChanges(bufio.NewReader(bytes.NewReader(data)), func(string) error { return nil }, func(c change) error {
 			if len(c.before) == 0 || c.status == "" {

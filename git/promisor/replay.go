@@ -32,8 +32,8 @@ func (q *question) restore(args []string) error {
 	return q.overwritten("HEAD", revs[0], q.repo.topPaths(append(a.plain, a.paths...)))
 }
 
-// bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git has
-// stored its id in a file.
+// bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git
+// has stored its id in a file.
 func (q *question) bisect([]string) error {
 	expected := q.repo.note("", "BISECT_EXPECTED_REV")
 	if expected == "" {
@@ -42,9 +42,9 @@ func (q *question) bisect([]string) error {
 	return q.overwritten("HEAD", expected, nil)
 }
 
-// overwritten adds the blobs that a checkout writes, which are those of the commit in the parameter to, and the blobs that it
-// overwrites, which are those at the same paths in the commit in the parameter from. git first calls lstat on the overwritten
-// files. To answer lstat for a file of unknown size, the mount must fetch the file.
+// overwritten adds the blobs that a checkout writes, which are those of the commit in the parameter to, and the blobs
+// that it overwrites, which are those at the same paths in the commit in the parameter from. git first calls lstat on
+// the overwritten files. To answer lstat for a file of unknown size, the mount must fetch the file.
 func (q *question) overwritten(from, to string, paths []string) error {
 	if err := q.repo.compare(from, to, paths, q.addSides); err != nil {
 		return err
@@ -59,11 +59,13 @@ func (q *question) attributes(rev string) error {
 	if err != nil {
 		return err
 	}
-	return q.repo.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"}, q.addSides)
+	return q.repo.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"},
+		q.addSides)
 }
 
 // mergeOptions lists the options of merge and pull whose value is the next argument.
-var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name",
+var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file",
+	"--into-name",
 	"--cleanup", "--depth", "--upload-pack", "-o"}}
 
 // merge adds the blobs that a merge with HEAD reads.
@@ -86,8 +88,8 @@ func (q *question) merge(args []string) error {
 	return q.join(strings.TrimSpace(base), "HEAD", theirs)
 }
 
-// join adds the blobs that a merge of two commits reads: the blobs that are new in the working tree, all versions of files that
-// both sides have changed, and the blobs that rename detection reads.
+// join adds the blobs that a merge of two commits reads: the blobs that are new in the working tree, all versions of
+// files that both sides have changed, and the blobs that rename detection reads.
 func (q *question) join(base, ours, theirs string) error {
 	if err := q.attributes(theirs); err != nil {
 		return err
@@ -119,8 +121,8 @@ func (q *question) join(base, ours, theirs string) error {
 	return nil
 }
 
-// moved adds the blobs that rename detection compares on one side: the files that this side has deleted although the other side
-// has changed them, and, if there are such files, all files that this side has created.
+// moved adds the blobs that rename detection compares on one side: the files that this side has deleted although the
+// other side has changed them, and, if there are such files, all files that this side has created.
 func (q *question) moved(side, other map[string]change) error {
 	relevant := false
 	for path, c := range side {
@@ -145,7 +147,8 @@ func (q *question) moved(side, other map[string]change) error {
 }
 
 // pickOptions lists the options of cherry-pick and revert whose value is the next argument.
-var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X", "--strategy-option", "--cleanup"}}
+var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X",
+	"--strategy-option", "--cleanup"}}
 
 // pick adds the blobs that git needs to apply the changes of commits to HEAD.
 func (q *question) pick(args []string) error {
@@ -185,7 +188,8 @@ func (q *question) replay(commits []string, onto string) error {
 	if err != nil {
 		return err
 	}
-	// Compare with the parent of the newest commit, which stands for the base of the commits, because HEAD may be any commit.
+	// Compare with the parent of the newest commit, which stands for the base of the commits, because HEAD may be any
+	// commit.
 	return q.repo.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
 		if touched[c.path] {
 			return q.addSides(c)
@@ -198,8 +202,8 @@ func (q *question) replay(commits []string, onto string) error {
 var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X",
 	"--strategy-option", "-C", "--whitespace", "--empty"}}
 
-// rebase adds the blobs that `git rebase` needs to check out another commit and to apply commits to it. If a rebase is in
-// progress, the remaining commits are read from its state files.
+// rebase adds the blobs that `git rebase` needs to check out another commit and to apply commits to it. If a rebase is
+// in progress, the remaining commits are read from its state files.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
 	// If a rebase was interrupted, its state files list the remaining commits, and the arguments are ignored.
@@ -239,8 +243,8 @@ func (q *question) rebase(args []string) error {
 	return q.onto(strings.Fields(out), target, tip)
 }
 
-// The method onto adds the blobs for the checkout of the commit in the parameter onto, which replaces the commit tip, and the
-// blobs that are needed to apply the given commits to it.
+// The method onto adds the blobs for the checkout of the commit in the parameter onto, which replaces the commit tip,
+// and the blobs that are needed to apply the given commits to it.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
 		if err := q.overwritten(tip, onto, nil); err != nil {

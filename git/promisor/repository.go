@@ -13,10 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// repository answers the questions that a prediction has about the mount's repository: the revisions and paths in the arguments
-// of a command, the differences between trees, and the commits that an interrupted command still has to apply. To answer these
-// questions, it runs git in a guarded directory. Each prediction has its own repository and uses it in one goroutine, so a
-// repository needs no lock.
+// repository answers the questions that a prediction has about the mount's repository: the revisions and paths in the
+// arguments of a command, the differences between trees, and the commits that an interrupted command still has to
+// apply. To answer these questions, it runs git in a guarded directory. Each prediction has its own repository and uses
+// it in one goroutine, so a repository needs no lock.
 type repository struct {
 	ctx     context.Context // context of the prediction
 	git     *guardedGit
@@ -24,9 +24,9 @@ type repository struct {
 	command Command // the command whose requests are predicted
 }
 
-// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first, and if
-// there is no "--", the first word that is not a revision is the first path. The result revs holds object ids; an id to exclude
-// begins with ^. The paths are relative to the top directory.
+// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come
+// first, and if there is no "--", the first word that is not a revision is the first path. The result revs holds object
+// ids; an id to exclude begins with ^. The paths are relative to the top directory.
 func (r *repository) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
@@ -54,8 +54,8 @@ func (r *repository) expand(word string) []string {
 	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
 }
 
-// topPaths converts pathspecs to pathspecs relative to the top directory. If a pathspec cannot be converted, topPaths returns
-// nil, which stands for all paths.
+// topPaths converts pathspecs to pathspecs relative to the top directory. If a pathspec cannot be converted, topPaths
+// returns nil, which stands for all paths.
 func (r *repository) topPaths(paths []string) []string {
 	var tops []string
 	for _, p := range paths {
@@ -90,8 +90,8 @@ func (r *repository) topPaths(paths []string) []string {
 	return tops
 }
 
-// alias replaces a command that is an alias in the user's configuration by the command for which the alias stands, with its
-// arguments. It returns other commands unchanged.
+// alias replaces a command that is an alias in the user's configuration by the command for which the alias stands, with
+// its arguments. It returns other commands unchanged.
 func (r *repository) alias(name string, args []string) (string, []string) {
 	// A name that is empty or contains one of these characters cannot be a key of the configuration.
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
@@ -112,7 +112,8 @@ func (r *repository) emptyTree() (string, error) {
 	return id.String(), err
 }
 
-// rev returns the id of the commit or other object to which name refers. It returns an error if name does not refer to an object.
+// rev returns the id of the commit or other object to which name refers. It returns an error if name does not refer to
+// an object.
 func (r *repository) rev(name string) (string, error) {
 	if id := r.git.rev(r.ctx, name); id != "" {
 		return id, nil
@@ -120,8 +121,8 @@ func (r *repository) rev(name string) (string, error) {
 	return "", fmt.Errorf("find revision %q: no such revision", name)
 }
 
-// compare calls the function each for every difference between the trees a and b, restricted to paths. Instead of a tree, a or b
-// may be a commit.
+// compare calls the function each for every difference between the trees a and b, restricted to paths. Instead of a
+// tree, a or b may be a commit.
 func (r *repository) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
 	return r.git.stream(r.ctx, "", args, func(r *bufio.Reader) error {
@@ -151,8 +152,8 @@ func (r *repository) changes(a, b string) (map[string]change, error) {
 	return all, err
 }
 
-// note reads an object id that a git command has stored in the file called name, in the subdirectory dir of the git directory. It
-// returns "" if the file does not exist or contains no id.
+// note reads an object id that a git command has stored in the file called name, in the subdirectory dir of the git
+// directory. It returns "" if the file does not exist or contains no id.
 func (r *repository) note(dir, name string) string {
 	text, err := disk.ReadRegular(filepath.Join(r.git.gitDir, dir, name), disk.SmallFile)
 	// git writes an id and a newline into the file. A larger file was written by another program.
@@ -166,7 +167,8 @@ func (r *repository) note(dir, name string) string {
 	return id
 }
 
-// todo returns the commits that a rebase, or a sequence of cherry-picks or reverts, still has to apply, the newest first.
+// todo returns the commits that a rebase, or a sequence of cherry-picks or reverts, still has to apply, the newest
+// first.
 func (r *repository) todo(dir string) []string {
 	name := "git-rebase-todo"
 	if dir == "sequencer" {
@@ -179,8 +181,9 @@ func (r *repository) todo(dir string) []string {
 	var short []string
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
-		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"},
-			fields[0]) {
+		if len(fields) < 2 ||
+			!slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"},
+				fields[0]) {
 			continue
 		}
 		// An option may precede the id: "fixup -C <id>".

@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// questionTime is the maximum time for which one connection of git is served. Downloads have their own time limits, which are
-// shorter if no bytes arrive.
+// questionTime is the maximum time for which one connection of git is served. Downloads have their own time limits,
+// which are shorter if no bytes arrive.
 const questionTime = 15 * time.Minute
 
-// maxConnections is the maximum number of connections to one mount at a time. A container that opens more must not use up the
-// descriptors of this process, which other mounts need.
+// maxConnections is the maximum number of connections to one mount at a time. A container that opens more must not use
+// up the descriptors of this process, which other mounts need.
 const maxConnections = 128
 
 // Provider fetches objects into packs that git reads. *fetch.Store and *fetch.Local are Providers.
@@ -36,8 +36,8 @@ type Provider interface {
 	Missing(ids []object.ID) []object.ID
 	// NamedBlobs returns the set of the blobs that trees name which were fetched, so that a remote has these blobs.
 	NamedBlobs() namedset.Union
-	// Provide fetches objects and returns after all objects in wanted are in packs that git uses. It also tries to fetch the
-	// blobs in along; if some of these cannot be fetched, Provide does not return an error.
+	// Provide fetches objects and returns after all objects in wanted are in packs that git uses. It also tries to fetch
+	// the blobs in along; if some of these cannot be fetched, Provide does not return an error.
 	Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
@@ -65,7 +65,8 @@ func Serve(gitDir string, p Provider, shown Shown, o gitsocket.Options, log *zap
 	return s, nil
 }
 
-// Close cancels all requests and waits until they have ended. From then on, git requests missing objects from the origin.
+// Close cancels all requests and waits until they have ended. From then on, git requests missing objects from the
+// origin.
 func (s *Server) Close() error { return errors.Join(s.socket.Close(), s.oracle.close()) }
 
 // converse serves one connection: it reads the hint and answers git's requests.

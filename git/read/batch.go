@@ -68,8 +68,8 @@ func (r Repo) start(ctx context.Context) (*batch, error) {
 // watch kills git when ctx ends.
 func (b *batch) watch(ctx context.Context) { b.unwatch = context.AfterFunc(ctx, b.stop) }
 
-// use calls the function do with a running git process. If a process from the pool has ended in the meantime, it calls do again with
-// another one. If do returns keep, the process is released later, by the caller.
+// use calls the function do with a running git process. If a process from the pool has ended in the meantime, it calls
+// do again with another one. If do returns keep, the process is released later, by the caller.
 func (r Repo) use(ctx context.Context, do func(b *batch) (keep bool, err error)) error {
 	b := r.Pool.take(r.Dir, gitcmd.MemoryOf(ctx, r.Git.Memory))
 	for {

@@ -15,8 +15,9 @@ type Content struct {
 	Bytes []byte // nil if the object is larger than the limit
 }
 
-// Contents reads objects, each of which is named by an id, or by the id of a commit or tree, a colon and a path. It calls do with each of
-// them in the order of their names. An object that does not exist has the ID "". Contents that are larger than limit are not read.
+// Contents reads objects, each of which is named by an id, or by the id of a commit or tree, a colon and a path. It
+// calls do with each of them in the order of their names. An object that does not exist has the ID "". Contents that
+// are larger than limit are not read.
 func (r Repo) Contents(ctx context.Context, names []string, limit int64, do func(i int, c Content)) error {
 	done := 0 // a process of the pool may have ended; then the rest is read by another one
 	return r.use(ctx, func(b *batch) (bool, error) {

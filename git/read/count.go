@@ -14,8 +14,8 @@ const maxCountedPaths = 4 << 20
 // maxLine is the maximum length of a line with the ids of two trees.
 const maxLine = 2*64 + 2
 
-// CountPaths returns the number of paths that differ between each pair of trees, which are named by their ids. No contents are read. The
-// number is -1 if a tree is missing, and for the last pairs if too many paths differ.
+// CountPaths returns the number of paths that differ between each pair of trees, which are named by their ids. No
+// contents are read. The number is -1 if a tree is missing, and for the last pairs if too many paths differ.
 func (r Repo) CountPaths(ctx context.Context, pairs [][2]string) ([]int, error) {
 	known := map[string]int{} // number of paths, or -1, by the line that git prints before the paths of a pair
 	var in strings.Builder
@@ -44,8 +44,8 @@ func (r Repo) CountPaths(ctx context.Context, pairs [][2]string) ([]int, error) 
 // lineOf returns the line of a pair of trees in the input and in the output of git diff-tree.
 func lineOf(pair [2]string) string { return pair[0] + " " + pair[1] + "\n" }
 
-// countLines counts the paths in the output of git diff-tree, which end with NUL, after each line that is known. Such a line may follow
-// another one at once. If the output is cut off, the number of the last line is unknown.
+// countLines counts the paths in the output of git diff-tree, which end with NUL, after each line that is known. Such a
+// line may follow another one at once. If the output is cut off, the number of the last line is unknown.
 func countLines(out []byte, known map[string]int, cut bool) {
 	current := ""
 	for len(out) > 0 {

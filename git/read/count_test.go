@@ -10,12 +10,14 @@ import (
 
 func TestCountPaths(t *testing.T) {
 	r, g := repo(t, map[string]gittest.File{"a": text("1"), "dir/b": text("1"), "c": text("1")})
-	if _, err := g.Commit("main", map[string]gittest.File{"a": text("2"), "dir/b": text("2"), "new": text("1")}, "two"); err != nil {
+	if _, err := g.Commit("main", map[string]gittest.File{"a": text("2"), "dir/b": text("2"), "new": text("1")},
+		"two"); err != nil {
 		t.Fatal(err)
 	}
 	one, two := gittest.Must(t, r.Dir, "rev-parse", "main~1^{tree}"), gittest.Must(t, r.Dir, "rev-parse", "main^{tree}")
 	missing := strings.Repeat("1", 40)
-	got, err := r.CountPaths(t.Context(), [][2]string{{one, one}, {one, two}, {missing, two}, {two, one}, {one, two}, {two, two}})
+	got, err := r.CountPaths(t.Context(), [][2]string{{one, one}, {one, two}, {missing, two}, {two, one},
+		{one, two}, {two, two}})
 	if want := []int{0, 3, -1, 3, 3, 0}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("numbers of paths: got %v, %v, want %v", got, err, want)
 	}

@@ -51,7 +51,8 @@ type Diff struct {
 }
 
 // statuses are the names of the letters in the output of git.
-var statuses = map[byte]string{'A': "added", 'D': "deleted", 'M': "modified", 'R': "renamed", 'C': "copied", 'T': "type-changed"}
+var statuses = map[byte]string{'A': "added", 'D': "deleted", 'M': "modified", 'R': "renamed", 'C': "copied",
+	'T': "type-changed"}
 
 // Diff compares two commits by their names. The patch is optional.
 func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, error) {
@@ -69,7 +70,8 @@ func (r Repo) Changes(ctx context.Context, base, head string, limit int) (Diff, 
 	return r.changes(ctx, base, head, limit)
 }
 
-// PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
+// PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an
+// added one.
 func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Diff, error) {
 	return r.changes(ctx, base, head, limit, "--no-renames")
 }
@@ -122,8 +124,8 @@ func (r Repo) listChanges(ctx context.Context, d Diff, args, without []string) (
 	return list, cut, err
 }
 
-// changesWithout is for a git directory that has the trees of a difference, but not the contents of all changed files. It finds no
-// renamed files, and does not count the lines of files whose contents are missing.
+// changesWithout is for a git directory that has the trees of a difference, but not the contents of all changed files.
+// It finds no renamed files, and does not count the lines of files whose contents are missing.
 func (r Repo) changesWithout(ctx context.Context, d Diff) (list []Change, cut bool, err error) {
 	all, cut, err := r.listChanges(ctx, d, []string{"--raw", "--no-renames"}, nil)
 	if err != nil {
@@ -172,12 +174,13 @@ func (r Repo) changesWithout(ctx context.Context, d Diff) (list []Change, cut bo
 
 // diff returns a git diff-tree of the two commits.
 func (r Repo) diff(ctx context.Context, d Diff, args ...string) *exec.Cmd {
-	return r.Command(ctx, append(append([]string{"diff-tree", "-r", "--find-renames", "-l" + RenameLimit, noExternals, noConversion,
-		"--no-color"}, args...), "--end-of-options", d.Base, d.Head, "--")...)
+	return r.Command(ctx,
+		append(append([]string{"diff-tree", "-r", "--find-renames", "-l" + RenameLimit, noExternals, noConversion,
+			"--no-color"}, args...), "--end-of-options", d.Base, d.Head, "--")...)
 }
 
-// ParseDiff parses the output of git diff-tree --raw --numstat -z: first all raw records, then all counts in the same order. If the
-// output was cut off, the last record may be incomplete, and counts may be missing.
+// ParseDiff parses the output of git diff-tree --raw --numstat -z: first all raw records, then all counts in the same
+// order. If the output was cut off, the last record may be incomplete, and counts may be missing.
 func ParseDiff(text string, cut bool) ([]Change, error) {
 	list := []Change{}
 	fields := strings.Split(text, "\x00")

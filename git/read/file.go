@@ -58,8 +58,8 @@ func (r Repo) openBlob(b *batch, name string) (*Blob, error) {
 	return &Blob{o, &io.LimitedReader{R: b.out, N: o.Size}, b, r}, nil
 }
 
-// File returns the contents of a file in a commit. It returns ErrNotFound if the commit or the path does not exist, or is no file.
-// Of a symbolic link it returns the target.
+// File returns the contents of a file in a commit. It returns ErrNotFound if the commit or the path does not exist, or
+// is no file. Of a symbolic link it returns the target.
 func (r Repo) File(ctx context.Context, commit, path string) (blob *Blob, err error) {
 	if !validPath(path) {
 		return nil, fmt.Errorf("read file %q: %w", path, ErrNotFound)

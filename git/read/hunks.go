@@ -8,18 +8,19 @@ import (
 	"github.com/artifactfs/artifactfs/git/diff"
 )
 
-// Run is a part of a difference: lines that both files have, or lines of the old file that were replaced by lines of the new one. Lines
-// are counted from zero.
+// Run is a part of a difference: lines that both files have, or lines of the old file that were replaced by lines of
+// the new one. Lines are counted from zero.
 type Run struct {
 	Same     bool
 	Old, New int // first line of the run in each file
 	Gone     int // number of lines of the old file
 	Came     int // number of lines of the new file; equal to Gone if Same
-	Skip     int // number of lines that both files have between the run before and this one, and that the difference leaves out
+	// number of lines that both files have between the run before and this one, and that the difference leaves out
+	Skip int
 }
 
-// Runs compares two blobs by their ids. cut reports that the difference is longer than its limit, and that its end is missing. Binary
-// files have no runs.
+// Runs compares two blobs by their ids. cut reports that the difference is longer than its limit, and that its end is
+// missing. Binary files have no runs.
 func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut bool, err error) {
 	out, cut, err := Output(r.Command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3",
 		"--end-of-options", old, latest), maxPatch)
@@ -34,10 +35,11 @@ func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut boo
 	return list, cut, err
 }
 
-// Hunks compares two blobs by their ids. The result text is false if they are not texts. It returns an error if the difference is longer
-// than its limit.
+// Hunks compares two blobs by their ids. The result text is false if they are not texts. It returns an error if the
+// difference is longer than its limit.
 func (r Repo) Hunks(ctx context.Context, old, latest string) (hunks []diff.Hunk, text bool, err error) {
-	out, err := r.Output(ctx, maxPatch, "diff", noExternals, noConversion, "--no-color", "--unified=0", "--end-of-options", old, latest)
+	out, err := r.Output(ctx, maxPatch, "diff", noExternals, noConversion, "--no-color", "--unified=0",
+		"--end-of-options", old, latest)
 	hunks, text = diff.Hunks(out)
 	return hunks, text, err
 }
@@ -81,8 +83,8 @@ func parseRuns(patch string) (list []Run, err error) {
 	return list, nil
 }
 
-// before returns the number of lines before a range of n lines that begins at a line, counted from 1. git names the line before an empty
-// range.
+// before returns the number of lines before a range of n lines that begins at a line, counted from 1. git names the
+// line before an empty range.
 func before(line, n int) int {
 	if n == 0 {
 		return line

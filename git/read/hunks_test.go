@@ -15,7 +15,8 @@ func TestParseRuns(t *testing.T) {
 		// Lines that look like the header of a patch, and a file without a newline at its end.
 		{head + "@@ -1,2 +1 @@\n--- x\n-y\n\\ No newline at end of file\n++++ z\n", "[{true 0 0 0 0 0} {false 0 0 2 1 0}]"},
 		// A second hunk, and lines that are added to an empty range.
-		{head + "@@ -1 +1 @@\n-a\n+b\n@@ -9,0 +10,2 @@\n+c\n+d\n", "[{true 0 0 0 0 0} {false 0 0 1 1 0} {true 9 9 0 0 8} {false 9 9 0 2 0}]"},
+		{head + "@@ -1 +1 @@\n-a\n+b\n@@ -9,0 +10,2 @@\n+c\n+d\n",
+			"[{true 0 0 0 0 0} {false 0 0 1 1 0} {true 9 9 0 0 8} {false 9 9 0 2 0}]"},
 	} {
 		got, err := parseRuns(c.patch)
 		if err != nil || fmt.Sprint(got) != c.want {

@@ -36,14 +36,15 @@ const (
 	commitFields = 10
 )
 
-// MaxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there are more.
+// MaxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there
+// are more.
 const MaxMessages = 16 << 20
 
 // maxSkip is the maximum number of commits that git log skips.
 const maxSkip = 10_000
 
-// Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It returns
-// ErrNotFound if there is no such commit.
+// Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It
+// returns ErrNotFound if there is no such commit.
 func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit, error) {
 	from := func(revision string) ([]Commit, error) {
 		skip := offset
@@ -57,7 +58,8 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 		page := []string{"--skip=" + strconv.Itoa(skip), "--max-count=" + strconv.Itoa(limit)}
 		return r.log(ctx, append(page, "--first-parent", "--end-of-options", revision, "--")...)
 	}
-	// The first candidate is nearly always the right one. If it is not, git fails, and the name is resolved by another process.
+	// The first candidate is nearly always the right one. If it is not, git fails, and the name is resolved by another
+	// process.
 	if names := r.candidates(name); len(names) > 0 {
 		if list, err := from(names[0]); !gitcmd.Exited(err, 128) {
 			return list, err
@@ -70,8 +72,8 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 	return from(id)
 }
 
-// skip returns the id of the commit that follows a revision after offset first parents, "" if there is none. Unlike git log, rev-list does
-// not keep the commits in memory that it skips.
+// skip returns the id of the commit that follows a revision after offset first parents, "" if there is none. Unlike git
+// log, rev-list does not keep the commits in memory that it skips.
 func (r Repo) skip(ctx context.Context, revision string, offset int) (string, error) {
 	out, err := gitcmd.Output(r.Command(ctx, "rev-list", "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count=1",
 		"--end-of-options", revision, "--"))
@@ -114,8 +116,8 @@ func (r Repo) Commit(ctx context.Context, id string) (Commit, error) {
 	return Commit{}, fmt.Errorf("read commit %s: git returned another one", id)
 }
 
-// MergeBase returns the best common ancestor of commits, which are named by their ids, and "" if there is none. It returns ErrNotFound if
-// one of the commits, or a commit between them, is missing.
+// MergeBase returns the best common ancestor of commits, which are named by their ids, and "" if there is none. It
+// returns ErrNotFound if one of the commits, or a commit between them, is missing.
 func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) {
 	for _, id := range commits {
 		if !object.ValidID(id) {
@@ -151,9 +153,11 @@ func parseLog(text string) ([]Commit, error) {
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, fmt.Errorf("parse commit %.80q: %w", fields[0], err)
 		}
-		list = append(list, Commit{Hash: fields[0], TreeHash: fields[1], Parents: append([]string{}, strings.Fields(fields[2])...),
-			Author: Person{fields[3], fields[4]}, AuthoredAt: authored, Committer: Person{fields[6], fields[7]}, CommittedAt: committed,
-			Message: strings.TrimSuffix(fields[9], "\n")})
+		list = append(list, Commit{Hash: fields[0], TreeHash: fields[1],
+			Parents: append([]string{}, strings.Fields(fields[2])...),
+			Author:  Person{fields[3], fields[4]}, AuthoredAt: authored, Committer: Person{fields[6], fields[7]},
+			CommittedAt: committed,
+			Message:     strings.TrimSuffix(fields[9], "\n")})
 	}
 	return list, nil
 }

@@ -45,10 +45,12 @@ func TestPathsWithoutRenames(t *testing.T) {
 	}
 	head := gitIn(t, r.Dir, "100644 new\x00"+string(id), "hash-object", "-w", "-t", "tree", "FILE")
 	d, err := r.PathChanges(t.Context(), base, head, 10)
-	if err != nil || len(d.Changes) != 2 || d.Changes[0].Status != "added" || d.Changes[1].Status != "deleted" || d.Changes[0].Additions != 20 {
+	if err != nil || len(d.Changes) != 2 || d.Changes[0].Status != "added" || d.Changes[1].Status != "deleted" ||
+		d.Changes[0].Additions != 20 {
 		t.Errorf("difference of a renamed file: got %+v, %v", d.Changes, err)
 	}
-	if d, err := r.Changes(t.Context(), base, head, 10); err != nil || len(d.Changes) != 1 || d.Changes[0].OldPath != "old" {
+	if d, err := r.Changes(t.Context(), base, head, 10); err != nil || len(d.Changes) != 1 ||
+		d.Changes[0].OldPath != "old" {
 		t.Errorf("difference with renames: got %+v, %v", d.Changes, err)
 	}
 }

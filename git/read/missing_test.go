@@ -15,7 +15,8 @@ func TestMissing(t *testing.T) {
 	git := gitcmd.Repo{Dir: r.Dir, Base: gittest.Env()}
 	here := object.MustID(gittest.Must(t, r.Dir, "rev-parse", "main:a"))
 	one, two := object.MustID(strings.Repeat("1", 40)), object.MustID(strings.Repeat("2", 40))
-	if got, err := Missing(t.Context(), git, []object.ID{two, here, one, two}); err != nil || !slices.Equal(got, []object.ID{two, one}) {
+	if got, err := Missing(t.Context(), git, []object.ID{two, here, one, two}); err != nil ||
+		!slices.Equal(got, []object.ID{two, one}) {
 		t.Errorf("missing objects: got %v, %v", got, err)
 	}
 	if got, err := Missing(t.Context(), gitcmd.Repo{}, nil); got != nil || err != nil {

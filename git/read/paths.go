@@ -9,10 +9,11 @@ import (
 // maxPathBytes is the maximum size in bytes of the output of git for Paths.
 const maxPathBytes = 64 << 20
 
-// Paths returns the paths whose files differ between two trees or commits, which are named by their ids. A moved file counts at both
-// places.
+// Paths returns the paths whose files differ between two trees or commits, which are named by their ids. A moved file
+// counts at both places.
 func (r Repo) Paths(ctx context.Context, from, to string) ([]string, error) {
-	out, err := r.Output(ctx, maxPathBytes, "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", from, to)
+	out, err := r.Output(ctx, maxPathBytes, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
+		"--ignore-submodules=none", from, to)
 	if err != nil {
 		return nil, err
 	}

@@ -17,10 +17,10 @@ type Memory interface {
 	Keep(n int64) (release func(), ok bool)
 }
 
-// Pool keeps processes of git for a few seconds, because starting git takes longer than most reads. A process reads refs again when
-// they have changed, and looks for new packs when an object is missing. It keeps removed packs on disk as long as it runs. The zero
-// value is ready to use. A process that is kept has a part of Memory. The methods may be called from any goroutine, and on a nil *Pool,
-// which keeps nothing.
+// Pool keeps processes of git for a few seconds, because starting git takes longer than most reads. A process reads
+// refs again when they have changed, and looks for new packs when an object is missing. It keeps removed packs on disk
+// as long as it runs. The zero value is ready to use. A process that is kept has a part of Memory. The methods may be
+// called from any goroutine, and on a nil *Pool, which keeps nothing.
 //
 // Locks: Pool.mu is a leaf.
 type Pool struct {
@@ -31,7 +31,8 @@ type Pool struct {
 	closed bool
 }
 
-// take returns a process for a git directory that can allocate at most memory bytes (0: any number), nil if there is none.
+// take returns a process for a git directory that can allocate at most memory bytes (0: any number), nil if there is
+// none.
 func (p *Pool) take(dir string, memory int64) *batch {
 	if p == nil {
 		return nil

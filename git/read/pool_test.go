@@ -46,7 +46,8 @@ func TestPoolUsesOneProcess(t *testing.T) {
 	}
 	first := r.Pool.pids()
 	r.read(t, "main", "d/g")
-	if err := r.Entries(t.Context(), gittest.Must(t, src.Path, "rev-parse", "main^{tree}"), func(Entry) bool { return true }); err != nil {
+	if err := r.Entries(t.Context(), gittest.Must(t, src.Path, "rev-parse", "main^{tree}"),
+		func(Entry) bool { return true }); err != nil {
 		t.Error(err)
 	}
 	if _, err := r.File(t.Context(), "main", "none"); !errors.Is(err, ErrNotFound) {

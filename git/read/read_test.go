@@ -50,10 +50,14 @@ func TestNamesOfCommits(t *testing.T) {
 	gittest.Must(t, src.Path, "tag", "-a", "-m", "x", "annotated", one)
 	tag := gittest.Must(t, src.Path, "rev-parse", "annotated")
 	for _, test := range []struct{ name, want, short string }{
-		{"HEAD", two, two}, {"main", two, two}, {"both", one, one}, {"tags/both", two, ""}, {"refs/tags/both", two, ""}, {"a/b", one, one},
-		{"heads/main", two, ""}, {"refs/notes/n", one, ""}, {"notes/n", one, ""}, {"pull/1/head", one, ""}, {"annotated", tag, tag},
-		{one, one, one}, {one[:12], "", ""}, {"main~1", "", ""}, {"main@{0}", "", ""}, {":/one", "", ""}, {"main:f", "", ""}, {"", "", ""},
-		{"--all", "", ""}, {"-1", "", ""}, {"main\n", "", ""}, {"a\x00b", "", ""}, {"..", "", ""}, {"refs/heads/", "", ""}, {"@", "", ""},
+		{"HEAD", two, two}, {"main", two, two}, {"both", one, one}, {"tags/both", two, ""}, {"refs/tags/both", two, ""},
+		{"a/b", one, one},
+		{"heads/main", two, ""}, {"refs/notes/n", one, ""}, {"notes/n", one, ""}, {"pull/1/head", one, ""},
+		{"annotated", tag, tag},
+		{one, one, one}, {one[:12], "", ""}, {"main~1", "", ""}, {"main@{0}", "", ""}, {":/one", "", ""},
+		{"main:f", "", ""}, {"", "", ""},
+		{"--all", "", ""}, {"-1", "", ""}, {"main\n", "", ""}, {"a\x00b", "", ""}, {"..", "", ""}, {"refs/heads/", "", ""},
+		{"@", "", ""},
 		{strings.Repeat("0", 40), "", ""}, {"FETCH_HEAD", "", ""},
 	} {
 		for _, short := range []bool{false, true} {
@@ -75,13 +79,16 @@ func TestNamesOfCommits(t *testing.T) {
 }
 
 func TestPathsOfFiles(t *testing.T) {
-	files := map[string]gittest.File{"a b": text("1"), "d/e/f": text("2"), "ä": text("3"), ":x": text("4"), "-o": text("5"),
+	files := map[string]gittest.File{"a b": text("1"), "d/e/f": text("2"), "ä": text("3"), ":x": text("4"),
+		"-o":    text("5"),
 		"d/..x": text("6"), "sub": {Data: []byte(strings.Repeat("1", 40)), Mode: "160000"}, "a missing": text("7"),
 		"l": {Data: []byte("d"), Mode: "120000"}}
 	r, _ := repo(t, files)
 	forged := "x missing\n" + strings.Repeat("1", 40) + " blob 1"
-	for path, want := range map[string]string{"a b": "1", "d/e/f": "2", "ä": "3", ":x": "4", "-o": "5", "d/..x": "6", "l": "d",
-		"a missing": "7", "sub": "", "d": "", "d/": "", "/d/e/f": "", "d//e": "", "./a b": "", "d/../ä": "", "l/e/f": "", "a\nb": "", forged: "",
+	for path, want := range map[string]string{"a b": "1", "d/e/f": "2", "ä": "3", ":x": "4", "-o": "5",
+		"d/..x": "6", "l": "d",
+		"a missing": "7", "sub": "", "d": "", "d/": "", "/d/e/f": "", "d//e": "", "./a b": "", "d/../ä": "", "l/e/f": "",
+		"a\nb": "", forged: "",
 		"a\x00b": "", "": "", "none": ""} {
 		b, err := r.File(t.Context(), "main", path)
 		if want == "" {
@@ -155,7 +162,8 @@ func TestReplacementsAreIgnored(t *testing.T) {
 func TestCommits(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("x")})
 	tree := gittest.Must(t, src.Path, "rev-parse", "main^{tree}")
-	raw := "tree " + tree + "\nparent " + gittest.Must(t, src.Path, "rev-parse", "main") + "\nauthor J\xf6rg <j@x> 1600000000 +0200\n" +
+	raw := "tree " + tree + "\nparent " + gittest.Must(t, src.Path, "rev-parse", "main") +
+		"\nauthor J\xf6rg <j@x> 1600000000 +0200\n" +
 		"committer  <> 1600000001 -0700\nencoding ISO-8859-1\n\n gr\xfc\xdfe\n\n indented\n\n"
 	id := gitIn(t, src.Path, raw, "hash-object", "-t", "commit", "-w", "--stdin")
 	c, err := r.Commit(t.Context(), id)
@@ -163,7 +171,8 @@ func TestCommits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Author != (Person{"Jörg", "j@x"}) || c.Committer != (Person{"", ""}) || c.TreeHash != tree ||
-		c.Message != " grüße\n\n indented\n" || c.AuthoredAt != 1600000000 || c.CommittedAt != 1600000001 || len(c.Parents) != 1 {
+		c.Message != " grüße\n\n indented\n" || c.AuthoredAt != 1600000000 || c.CommittedAt != 1600000001 ||
+		len(c.Parents) != 1 {
 		t.Errorf("got %+v", c)
 	}
 	for _, other := range []string{tree, strings.Repeat("1", 40)} {
@@ -185,9 +194,11 @@ func gitIn(t *testing.T, dir, in string, args ...string) string {
 
 func TestDiff(t *testing.T) {
 	long := strings.Repeat("line\n", 50)
-	r, src := repo(t, map[string]gittest.File{"old": text(long), "gone": text("x\n"), "bin": {Data: []byte{0, 1}}, "f": text("a\nb\n")})
-	files := map[string]gittest.File{"old": {Delete: true}, "new": text(long + "more\n"), "gone": {Delete: true}, "bin": {Data: []byte{0, 2}},
-		"f": {Data: []byte("a\nc\nd\n"), Mode: "100755"}}
+	r, src := repo(t, map[string]gittest.File{"old": text(long), "gone": text("x\n"), "bin": {Data: []byte{0, 1}},
+		"f": text("a\nb\n")})
+	files := map[string]gittest.File{"old": {Delete: true}, "new": text(long + "more\n"), "gone": {Delete: true},
+		"bin": {Data: []byte{0, 2}},
+		"f":   {Data: []byte("a\nc\nd\n"), Mode: "100755"}}
 	if _, err := src.Commit("main", files, "two"); err != nil {
 		t.Fatal(err)
 	}
@@ -206,13 +217,15 @@ func TestDiff(t *testing.T) {
 	}
 	want := []string{"modified  bin 100644 100644", "modified  f 100644 100755", "deleted  gone 100644 000000",
 		"renamed old new 100644 100644"}
-	if !slices.Equal(got, want) || d.Changes[1].Additions != 2 || d.Changes[1].Deletions != 1 || d.Truncated || d.PatchTruncated {
+	if !slices.Equal(got, want) || d.Changes[1].Additions != 2 || d.Changes[1].Deletions != 1 || d.Truncated ||
+		d.PatchTruncated {
 		t.Errorf("got %q %+v, want %q", got, d, want)
 	}
 	if !strings.Contains(d.Patch, "rename from old\nrename to new\n") || !strings.Contains(d.Patch, "+c\n+d\n") {
 		t.Errorf("patch:\n%s", d.Patch)
 	}
-	for _, names := range [][2]string{{"none", "main"}, {"main", "none"}, {"main", gittest.Must(t, src.Path, "rev-parse", "main:f")}} {
+	for _, names := range [][2]string{{"none", "main"}, {"main", "none"},
+		{"main", gittest.Must(t, src.Path, "rev-parse", "main:f")}} {
 		if _, err := r.Diff(t.Context(), names[0], names[1], false); !errors.Is(err, ErrNotFound) {
 			t.Errorf("difference of %q: %v, want ErrNotFound", names, err)
 		}
@@ -221,7 +234,8 @@ func TestDiff(t *testing.T) {
 
 func TestPatchIsLimited(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("x")})
-	if _, err := src.Commit("main", map[string]gittest.File{"f": text(strings.Repeat("0123456789\n", maxPatch/8))}, "two"); err != nil {
+	if _, err := src.Commit("main", map[string]gittest.File{"f": text(strings.Repeat("0123456789\n", maxPatch/8))},
+		"two"); err != nil {
 		t.Fatal(err)
 	}
 	gittest.Must(t, src.Path, "branch", "base", "main~1")
@@ -250,7 +264,8 @@ func TestReachable(t *testing.T) {
 	loose := gittest.Must(t, src.Path, "commit-tree", "-m", "loose", "-p", main, tree)
 	raw := "tree " + strings.Repeat("1", 40) + "\nauthor x <x> 1 +0000\ncommitter x <x> 1 +0000\n\nincomplete\n"
 	broken := gitIn(t, src.Path, raw, "hash-object", "-t", "commit", "-w", "--stdin")
-	for id, want := range map[string]bool{main: true, loose: true, broken: false, tree: false, strings.Repeat("1", 40): false} {
+	for id, want := range map[string]bool{main: true, loose: true, broken: false, tree: false,
+		strings.Repeat("1", 40): false} {
 		if err := r.Reachable(t.Context(), id); (err == nil) != want || err != nil && !errors.Is(err, ErrNotFound) {
 			t.Errorf("%s is complete: %v, want %t", id, err, want)
 		}
@@ -324,20 +339,23 @@ func FuzzCandidates(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		for _, c := range (Repo{}).candidates(name) {
-			if c != name && !strings.HasSuffix(c, name) || strings.ContainsAny(c, "\x00\n ~^:?*[\\") || strings.HasPrefix(c, "-") {
+			if c != name && !strings.HasSuffix(c, name) || strings.ContainsAny(c, "\x00\n ~^:?*[\\") ||
+				strings.HasPrefix(c, "-") {
 				t.Errorf("%q is a candidate for %q", c, name)
 			}
 		}
 	})
 }
 
-// TestGiantCommitIsRefused checks that a commit with a message of 70 MB is refused. Such a commit needs less than 1 MB in a push.
+// TestGiantCommitIsRefused checks that a commit with a message of 70 MB is refused. Such a commit needs less than 1 MB
+// in a push.
 func TestGiantCommitIsRefused(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("one")})
 	before := gittest.Must(t, src.Path, "rev-parse", "main")
 	file := filepath.Join(t.TempDir(), "commit")
 	tree := gittest.Must(t, src.Path, "rev-parse", "main^{tree}")
-	head := "tree " + tree + "\nparent " + before + "\nauthor a <a@b> 1700000000 +0000\ncommitter a <a@b> 1700000000 +0000\n\n"
+	head := "tree " + tree + "\nparent " + before +
+		"\nauthor a <a@b> 1700000000 +0000\ncommitter a <a@b> 1700000000 +0000\n\n"
 	if err := os.WriteFile(file, append([]byte(head), bytes.Repeat([]byte("m"), 70<<20)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +385,8 @@ func TestLogOfLongHistory(t *testing.T) {
 	if err := gitcmd.Run(load); err != nil {
 		t.Fatal(err)
 	}
-	for offset, want := range map[int]string{0: "10004 10003", maxSkip: "4 3", maxSkip + 1: "3 2", maxSkip + 4: "0", maxSkip + 5: ""} {
+	for offset, want := range map[int]string{0: "10004 10003", maxSkip: "4 3", maxSkip + 1: "3 2", maxSkip + 4: "0",
+		maxSkip + 5: ""} {
 		list, err := r.Log(t.Context(), "long", offset, 2)
 		var got []string
 		for _, c := range list {

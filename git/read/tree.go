@@ -21,7 +21,8 @@ type Entry struct {
 // maxTree is the maximum size of a tree object in bytes.
 const maxTree = 64 << 20
 
-// Stat returns what a path in a commit is; "" is the path of the root. It returns ErrNotFound if the commit or the path does not exist.
+// Stat returns what a path in a commit is; "" is the path of the root. It returns ErrNotFound if the commit or the path
+// does not exist.
 func (r Repo) Stat(ctx context.Context, commit, path string) (o Object, err error) {
 	if path != "" && !validPath(path) {
 		return Object{}, fmt.Errorf("find path %q: %w", path, ErrNotFound)
@@ -40,7 +41,8 @@ func (r Repo) Stat(ctx context.Context, commit, path string) (o Object, err erro
 	return o, err
 }
 
-// Entries calls do with each entry of a tree, until do returns false. It keeps none of them, because a directory can have millions.
+// Entries calls do with each entry of a tree, until do returns false. It keeps none of them, because a directory can
+// have millions.
 func (r Repo) Entries(ctx context.Context, id string, do func(Entry) (more bool)) error {
 	begun := false // then another process must not begin again
 	err := r.use(ctx, func(b *batch) (bool, error) {
@@ -55,7 +57,8 @@ func (r Repo) Entries(ctx context.Context, id string, do func(Entry) (more bool)
 	return err
 }
 
-// Lacks reports whether a commit or tree may have a path whose object, or a directory above it, is missing in the git directory.
+// Lacks reports whether a commit or tree may have a path whose object, or a directory above it, is missing in the git
+// directory.
 func (r Repo) Lacks(ctx context.Context, commit, name string) (bool, error) {
 	o, err := r.Stat(ctx, commit, "")
 	for part := range strings.SplitSeq(name, "/") {
@@ -124,7 +127,8 @@ const (
 // errTree means that the contents of a tree are invalid.
 var errTree = errors.New("invalid entry")
 
-// parseTree parses the contents of a tree object. idSize is the number of bytes of an id. It ends early when do returns false.
+// parseTree parses the contents of a tree object. idSize is the number of bytes of an id. It ends early when do returns
+// false.
 func parseTree(contents *io.LimitedReader, idSize int, do func(Entry) bool) error {
 	in := bufio.NewReaderSize(contents, 32<<10)
 	id := make([]byte, idSize)

@@ -14,7 +14,8 @@ func Valid(name string) bool {
 	if name == "HEAD" {
 		return true
 	}
-	if !strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
+	if !strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") ||
+		strings.Contains(name, "@{") {
 		return false
 	}
 	for i := range len(name) {
@@ -30,8 +31,8 @@ func Valid(name string) bool {
 	return true
 }
 
-// Plain reports whether name consists of ASCII letters, digits, dots, dashes and underscores, with a letter or digit first. Every file
-// system can have a file of this name.
+// Plain reports whether name consists of ASCII letters, digits, dots, dashes and underscores, with a letter or digit
+// first. Every file system can have a file of this name.
 func Plain(name string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -64,8 +65,8 @@ func Fits(name string) bool {
 	return len(name) <= MaxName
 }
 
-// Match reports whether a glob matches the full name of a ref, or another path with slashes. Globs are those of path.Match; in addition
-// "**" as the last component matches one or more components. An invalid glob matches nothing.
+// Match reports whether a glob matches the full name of a ref, or another path with slashes. Globs are those of
+// path.Match; in addition "**" as the last component matches one or more components. An invalid glob matches nothing.
 func Match(glob, name string) bool {
 	head, deep := strings.CutSuffix(glob, "**")
 	switch {

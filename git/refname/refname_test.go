@@ -10,8 +10,10 @@ import (
 )
 
 var names = []string{
-	"refs/heads/a", "refs/heads/ä-b.c/d@e", "refs/stash", "refs/heads/a/b", "refs/", "refs//a", "refs/a/", "refs/.a", "refs/a.lock", "refs/a.lock/b",
-	"refs/a..b", "refs/a.", "refs/a@{b", "refs/a b", "refs/a\x01", "refs/a\x7f", "refs/a*", "refs/a?", "refs/a[", "refs/a~1", "refs/a^", "refs/a:b", `refs/a\b`, "refs/a\nb",
+	"refs/heads/a", "refs/heads/ä-b.c/d@e", "refs/stash", "refs/heads/a/b", "refs/", "refs//a", "refs/a/", "refs/.a",
+	"refs/a.lock", "refs/a.lock/b",
+	"refs/a..b", "refs/a.", "refs/a@{b", "refs/a b", "refs/a\x01", "refs/a\x7f", "refs/a*", "refs/a?", "refs/a[",
+	"refs/a~1", "refs/a^", "refs/a:b", `refs/a\b`, "refs/a\nb",
 }
 
 func TestNamesAreThoseOfGit(t *testing.T) {
@@ -80,7 +82,8 @@ func FuzzMatch(f *testing.F) {
 		if want, err := path.Match(glob, name); err == nil && !strings.Contains(glob, "**") && got != want {
 			t.Errorf("glob %q matches %q: got %t, path.Match says %t", glob, name, got, want)
 		}
-		if prefix, ok := strings.CutSuffix(glob, "/**"); ok && got && !strings.ContainsAny(prefix, `*?[\`) && !strings.HasPrefix(name, prefix+"/") {
+		if prefix, ok := strings.CutSuffix(glob, "/**"); ok && got && !strings.ContainsAny(prefix, `*?[\`) &&
+			!strings.HasPrefix(name, prefix+"/") {
 			t.Errorf("glob %q matches %q", glob, name)
 		}
 	})

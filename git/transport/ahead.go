@@ -18,25 +18,27 @@ import (
 // answer. The command is sent again in the normal way if the server does not have the assumed capabilities (protocol
 // v0, only plain files, no filters, another hash), if it demands a login, or if it redirects.
 
-// aheadPatience is how long the client waits, after the capabilities have arrived, for the answer to a command that was sent
-// ahead. A server that serves only one connection at a time never answers on the second connection.
+// aheadPatience is how long the client waits, after the capabilities have arrived, for the answer to a command that was
+// sent ahead. A server that serves only one connection at a time never answers on the second connection.
 const aheadPatience = 2 * time.Second
 
-// Ahead records which servers have refused a command that was sent ahead, so that these servers are not sent such commands again.
-// The zero value is ready to use. Ahead is safe for concurrent use.
+// Ahead records which servers have refused a command that was sent ahead, so that these servers are not sent such
+// commands again. The zero value is ready to use. Ahead is safe for concurrent use.
 type Ahead struct {
 	mu      sync.Mutex
 	refused map[string]bool // keys: a command and a server, such as "fetch https://example.com"
 }
 
-// mayTry reports whether a command may be sent ahead. The parameter place is a string that names the command and the server.
+// mayTry reports whether a command may be sent ahead. The parameter place is a string that names the command and the
+// server.
 func (a *Ahead) mayTry(place string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.refused[place]
 }
 
-// refuse records that a server has refused a command sent ahead. The parameter place names the command and the server, as in mayTry.
+// refuse records that a server has refused a command sent ahead. The parameter place names the command and the server,
+// as in mayTry.
 func (a *Ahead) refuse(place string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,8 +48,8 @@ func (a *Ahead) refuse(place string) {
 	a.refused[place] = true
 }
 
-// early is a command that was sent ahead. The goroutine that removes the command from Remote.early owns it, and must end the
-// command or use its answer.
+// early is a command that was sent ahead. The goroutine that removes the command from Remote.early owns it, and must
+// end the command or use its answer.
 type early struct {
 	kind    commandKind
 	format  object.Format // the hash format that was assumed
@@ -63,13 +65,14 @@ type early struct {
 	judged bool    // whether the server has refused the command by the status or the content type of its answer
 }
 
-// assumed returns the capabilities that most servers have. Commands that are sent ahead are encoded for these capabilities.
+// assumed returns the capabilities that most servers have. Commands that are sent ahead are encoded for these
+// capabilities.
 func assumed(f object.Format) Capabilities {
 	return Capabilities{Format: f, Filter: true, Shallow: true}
 }
 
-// RefsAhead sends the ls-refs command of the first call of Refs ahead, if Options.Ahead allows it and the capabilities are not
-// known yet. RefsAhead does not wait for the answer. The prefixes must be the same as in the call of Refs.
+// RefsAhead sends the ls-refs command of the first call of Refs ahead, if Options.Ahead allows it and the capabilities
+// are not known yet. RefsAhead does not wait for the answer. The prefixes must be the same as in the call of Refs.
 func (r *Remote) RefsAhead(ctx context.Context, prefixes []string) {
 	if message, err := refsMessage(assumed(object.SHA1), prefixes); err == nil {
 		r.sendAhead(ctx, &early{kind: readsRefs, format: object.SHA1, message: string(message), place: "ls-refs"})
@@ -87,13 +90,14 @@ func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
 	}
 }
 
-// sendAhead sends e in the background, unless the server's capabilities are already known or the server has refused a command of
-// the same kind before.
+// sendAhead sends e in the background, unless the server's capabilities are already known or the server has refused a
+// command of the same kind before.
 func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
 	}
-	c, err := r.carrierFor(ctx) // call carrierFor before the discovery starts, because the discovery holds r.discoveryToken while it runs
+	// call carrierFor before the discovery starts, because the discovery holds r.discoveryToken while it runs
+	c, err := r.carrierFor(ctx)
 	if err != nil {
 		return
 	}
@@ -110,10 +114,12 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if e.front = h.nearest(); e.front != nil {
 		h = e.front
 	}
-	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the answer may be read after the caller's context has ended
+	// the answer may be read after the caller's context has ended
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.done = make(chan struct{})
 	r.mu.Lock()
-	// Check again, because another goroutine may have sent a command ahead, or finished the discovery, since the first check.
+	// Check again, because another goroutine may have sent a command ahead, or finished the discovery, since the first
+	// check.
 	busy := r.early != nil || r.caps != nil
 	if !busy {
 		r.early = e
@@ -156,7 +162,8 @@ func (r *Remote) dropEarly(e *early) {
 	}
 }
 
-// refuseEarly ends the command that was sent ahead, and records that no such command may be sent ahead to this server again.
+// refuseEarly ends the command that was sent ahead, and records that no such command may be sent ahead to this server
+// again.
 func (r *Remote) refuseEarly() {
 	r.mu.Lock()
 	e := r.early
@@ -177,8 +184,9 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to the command sent ahead if that command equals the command that the caller would send now, and nil
-// otherwise. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call refuseEarly.
+// takeEarly returns the answer to the command sent ahead if that command equals the command that the caller would send
+// now, and nil otherwise. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer,
+// it must call refuseEarly.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
@@ -191,7 +199,8 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		r.refuseEarly()
 		return nil, nil
 	}
-	// The command must be byte for byte the command that was sent ahead. Otherwise its answer would belong to another request.
+	// The command must be byte for byte the command that was sent ahead. Otherwise its answer would belong to another
+	// request.
 	if same, err := message(assumed(e.format)); err != nil || string(same) != e.message || !r.removeEarly(e) {
 		return nil, nil
 	}
@@ -228,9 +237,9 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 	return a, refused
 }
 
-// exchangeAhead sends a command and calls read with the answer. If the same command was sent ahead, exchangeAhead first calls
-// read with the answer to the command sent ahead. It sends the command again if read fails for a reason other than a missing
-// object or the end of ctx.
+// exchangeAhead sends a command and calls read with the answer. If the same command was sent ahead, exchangeAhead first
+// calls read with the answer to the command sent ahead. It sends the command again if read fails for a reason other
+// than a missing object or the end of ctx.
 func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
@@ -253,11 +262,12 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	return converse(ctx, c, kind, b, read)
 }
 
-// The method ahead sends one command. If the server demands a login, the method fails, because the discovery handles logins. The
-// result judged is true if the server has answered with a status or a content type that is an error.
+// The method ahead sends one command. If the server demands a login, the method fails, because the discovery handles
+// logins. The result judged is true if the server has answered with a status or a content type that is an error.
 func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
 	base, auth := h.at()
-	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}
+	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message,
+		url: below(base, uploadPack.path(), "")}
 	l, err := auth.first()
 	if err != nil {
 		return nil, false, err

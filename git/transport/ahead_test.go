@@ -89,8 +89,10 @@ func TestAheadRefused(t *testing.T) {
 	}{
 		{name: "sha-256", format: object.SHA256},
 		{name: "no filter", format: object.SHA1, config: []string{"uploadpack.allowFilter", "false"}},
-		{name: "not found", format: object.SHA1, change: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(http.StatusNotFound) }},
-		{name: "broken", format: object.SHA1, change: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(http.StatusBadGateway) }},
+		{name: "not found", format: object.SHA1,
+			change: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(http.StatusNotFound) }},
+		{name: "broken", format: object.SHA1,
+			change: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(http.StatusBadGateway) }},
 		{name: "protocol 0", format: object.SHA1, change: func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 			r.Header.Del("Git-Protocol")
 			h.ServeHTTP(w, r)
@@ -99,7 +101,8 @@ func TestAheadRefused(t *testing.T) {
 			w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
 			io.WriteString(w, "0009nonse")
 		}},
-		{name: "hangs up", format: object.SHA1, change: func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }},
+		{name: "hangs up", format: object.SHA1,
+			change: func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()
@@ -127,7 +130,8 @@ func TestAheadRefused(t *testing.T) {
 				t.Errorf("got %d requests for refs and %d for the fetch, want at most 3", first, firstFetch)
 			}
 			if c.name != "hangs up" && (second != 2 || c.name != "sha-256" && secondFetch != 2) {
-				t.Errorf("the second time: got %d requests for refs and %d for the fetch, want 2 each: %q", second, secondFetch, s.requests())
+				t.Errorf("the second time: got %d requests for refs and %d for the fetch, want 2 each: %q", second,
+					secondFetch, s.requests())
 			}
 		})
 	}

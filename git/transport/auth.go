@@ -36,9 +36,9 @@ type login struct {
 	answer []byte // output of git credential fill, which approve and reject need as input
 }
 
-// authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in Options.Login, and
-// git credential. The password and the token are used only if the field own is true, which means that the user named this server.
-// They are not sent to a server that the remote redirects to.
+// authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in
+// Options.Login, and git credential. The password and the token are used only if the field own is true, which means
+// that the user named this server. They are not sent to a server that the remote redirects to.
 type authenticator struct {
 	remote      *Remote
 	url         *url.URL // URL of the server, without user
@@ -55,11 +55,13 @@ type authenticator struct {
 	renewed  int    // number of calls of Login.Renew that the method known has taken into account
 }
 
-// newAuthenticator returns the authenticator for the server whose base URL is in the parameter at. The parameter own reports
-// whether the user named this server. If own is false, the user and the password in the remote's URL are not used.
+// newAuthenticator returns the authenticator for the server whose base URL is in the parameter at. The parameter own
+// reports whether the user named this server. If own is false, the user and the password in the remote's URL are not
+// used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
 	a := &authenticator{
-		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, helperToken: make(chan struct{}, 1),
+		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own,
+		helperToken: make(chan struct{}, 1),
 	}
 	if !own {
 		a.user, a.secret, a.pass = "", "", false
@@ -67,8 +69,8 @@ func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authe
 	return a
 }
 
-// first returns the login to send with the first request, before the server demands a login, which saves a round trip. It returns
-// nil if no login is known. Such a login is sent only over https, because http would send it in clear text.
+// first returns the login to send with the first request, before the server demands a login, which saves a round trip.
+// It returns nil if no login is known. Such a login is sent only over https, because http would send it in clear text.
 func (a *authenticator) first() (*login, error) {
 	current, _ := a.known()
 	if current != nil || !a.own || a.url.Scheme != "https" {
@@ -81,7 +83,8 @@ func (a *authenticator) first() (*login, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another goroutine may have found a login since known was called. Use that login, so that all goroutines send the same one.
+	// Another goroutine may have found a login since known was called. Use that login, so that all goroutines send the
+	// same one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.current == nil {
@@ -90,15 +93,15 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
-// known returns the login that was found last, or nil if none was found. If the field own is true and the user has renewed the
-// token since the last call, or the token expires soon, known discards the login and returns nil and true. In all other cases the
-// result again is false.
+// known returns the login that was found last, or nil if none was found. If the field own is true and the user has
+// renewed the token since the last call, or the token expires soon, known discards the login and returns nil and true.
+// In all other cases the result again is false.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The counter increases with each call of Login.Renew, so a changed value means that the user has replaced the token since
-	// current was found. A token that a program has made is replaced before it expires.
+	// The counter increases with each call of Login.Renew, so a changed value means that the user has replaced the token
+	// since current was found. A token that a program has made is replaced before it expires.
 	expired := a.current != nil && a.current.source == fromToken && a.remote.opts.Login.program().Old(a.current.secret)
 	if again = a.own && (renewed != a.renewed || expired); again {
 		a.current, a.renewed = nil, renewed
@@ -106,8 +109,8 @@ func (a *authenticator) known() (current *login, again bool) {
 	return a.current, again
 }
 
-// userLogin returns the login from the URL or, if the URL has none, from the token. It returns nil if neither exists. A renewed
-// token takes precedence over the URL. The parameter bearer selects the form in which a token is sent.
+// userLogin returns the login from the URL or, if the URL has none, from the token. It returns nil if neither exists. A
+// renewed token takes precedence over the URL. The parameter bearer selects the form in which a token is sent.
 func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil
@@ -118,8 +121,8 @@ func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	return a.token(bearer)
 }
 
-// token returns the login from Options.Login, or nil if Options.Login has no token. The token is sent as Bearer, or as a password
-// if bearer is false.
+// token returns the login from Options.Login, or nil if Options.Login has no token. The token is sent as Bearer, or as
+// a password if bearer is false.
 func (a *authenticator) token(bearer bool) (*login, error) {
 	token, err := a.remote.opts.Login.Token(a.remote.opts.Env)
 	if err != nil || token == "" || !a.own {
@@ -141,8 +144,9 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// next returns the login to try after the server has answered 401. The parameter tried is the login of the refused request, or nil if
-// the request had no login; challenges holds the WWW-Authenticate values of the answer. next returns ErrAuth when no login is left.
+// next returns the login to try after the server has answered 401. The parameter tried is the login of the refused
+// request, or nil if the request had no login; challenges holds the WWW-Authenticate values of the answer. next returns
+// ErrAuth when no login is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
 	case a.helperToken <- struct{}{}:
@@ -166,8 +170,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 				err = fillErr
 			}
 		}
-	// The server has refused the login of a credential helper: git credential must forget that login, because it would return the
-	// same login again.
+	// The server has refused the login of a credential helper: git credential must forget that login, because it would
+	// return the same login again.
 	case tried.source == fromHelper:
 		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
@@ -192,8 +196,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	return l, nil
 }
 
-// accepted reports to git credential, in the background, that the server accepted the login l, so that credential helpers may
-// store l. It does nothing if l has another source or was reported before.
+// accepted reports to git credential, in the background, that the server accepted the login l, so that credential
+// helpers may store l. It does nothing if l has another source or was reported before.
 func (a *authenticator) accepted(l *login) {
 	if l == nil || l.source != fromHelper {
 		return
@@ -224,13 +228,14 @@ func mayPrompt() bool {
 	return err == nil
 }
 
-// fill runs git credential fill and returns the login that git prints. The parameter prompt allows git to prompt the user. The
-// error is ErrAuth if git has no login.
+// fill runs git credential fill and returns the login that git prints. The parameter prompt allows git to prompt the
+// user. The error is ErrAuth if git has no login.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
-	// The input has the format of git-credential(1). The key wwwauth[] passes the server's challenges to the credential helpers,
-	// some of which use the challenges.
-	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
+	// The input has the format of git-credential(1). The key wwwauth[] passes the server's challenges to the credential
+	// helpers, some of which use the challenges.
+	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host,
+		strings.TrimPrefix(a.url.Path, "/"))
 	if a.user != "" {
 		fmt.Fprintf(&in, "username=%s\n", a.user)
 	}
@@ -250,7 +255,8 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 		return nil, context.Cause(ctx)
 	}
 	if err != nil { // the new error does not quote the helper's output, which may contain a secret
-		return nil, fmt.Errorf("%w: %s requires credentials, and git's credential helper has none for this host", ErrAuth, a.url.Host)
+		return nil, fmt.Errorf("%w: %s requires credentials, and git's credential helper has none for this host",
+			ErrAuth, a.url.Host)
 	}
 	l := parseCredential(out)
 	if l == nil {
@@ -259,7 +265,8 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	return l, nil
 }
 
-// parseCredential parses the "key=value" lines that git credential fill prints. It returns nil if the lines contain no secret.
+// parseCredential parses the "key=value" lines that git credential fill prints. It returns nil if the lines contain no
+// secret.
 func parseCredential(out []byte) *login {
 	v := map[string]string{}
 	for line := range bytes.Lines(out) {
@@ -276,11 +283,12 @@ func parseCredential(out []byte) *login {
 	if v["password"] == "" {
 		return nil
 	}
-	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
+	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"],
+		secret: v["password"], answer: out}
 }
 
-// report informs git credential whether a login was accepted: the parameter verb is "approve" or "reject". An error is only
-// logged, because its only consequence is that git may ask the user for the login again.
+// report informs git credential whether a login was accepted: the parameter verb is "approve" or "reject". An error is
+// only logged, because its only consequence is that git may ask the user for the login again.
 func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	cmd := a.remote.opts.Env.Git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
@@ -290,7 +298,8 @@ func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	}
 }
 
-// offers reports whether the WWW-Authenticate values contain a challenge with the given scheme. One value may list several challenges.
+// offers reports whether the WWW-Authenticate values contain a challenge with the given scheme. One value may list
+// several challenges.
 func offers(challenges []string, scheme string) bool {
 	for _, c := range challenges {
 		for part := range strings.SplitSeq(c, ",") {

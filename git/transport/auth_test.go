@@ -211,7 +211,8 @@ func helper(t *testing.T, password string) (set func(string), log func() string)
 		}
 	}
 	set(password)
-	script := fmt.Sprintf("#!/bin/sh\nsed -n 's/^password=/'$1' /p;s/^host=/'$1' host /p' >>%[1]s/log\nif [ $1 = get ]; then echo get >>%[1]s/log; echo username=me; echo password=$(cat %[1]s/password); fi\n", dir)
+	script :=
+		fmt.Sprintf("#!/bin/sh\nsed -n 's/^password=/'$1' /p;s/^host=/'$1' host /p' >>%[1]s/log\nif [ $1 = get ]; then echo get >>%[1]s/log; echo username=me; echo password=$(cat %[1]s/password); fi\n", dir)
 	if err := os.WriteFile(dir+"/helper", []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +266,8 @@ func TestCredentialHelper(t *testing.T) {
 	}
 	// The helper returns only wrong passwords.
 	d.only(basic("me", "third"))
-	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) || strings.Contains(err.Error(), "second") {
+	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) ||
+		strings.Contains(err.Error(), "second") {
 		t.Errorf("Refs with a wrong password: got %v", err)
 	}
 	if strings.Contains(log(), "store third") || !strings.Contains(log(), "erase second") {

@@ -36,8 +36,8 @@ func isBundle(path string) bool {
 	return bytes.HasPrefix(first, []byte(bundleMark)) && bytes.HasSuffix(first, []byte(" git bundle\n"))
 }
 
-// repository returns the path of the repository that a service reads: path itself, or the repository into which the bundle at path is
-// unpacked. A bundle is unpacked again after it has changed. A bundle is never written.
+// repository returns the path of the repository that a service reads: path itself, or the repository into which the
+// bundle at path is unpacked. A bundle is unpacked again after it has changed. A bundle is never written.
 func (n *connector) repository(ctx context.Context, path string, s service) (string, error) {
 	if s != uploadPack || n.opts.BundleDir == nil || !isBundle(path) {
 		return path, nil
@@ -49,7 +49,8 @@ func (n *connector) repository(ctx context.Context, path string, s service) (str
 	return repo, nil
 }
 
-// unpackBundle returns the path of the repository of the bundle at path, and removes the repositories of earlier states of the file.
+// unpackBundle returns the path of the repository of the bundle at path, and removes the repositories of earlier states
+// of the file.
 func (n *connector) unpackBundle(ctx context.Context, path string) (string, error) {
 	dir := n.opts.BundleDir(n.url)
 	info, err := os.Stat(path)

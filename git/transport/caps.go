@@ -9,15 +9,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// maxCapabilities is the maximum number of capabilities in a server's message; agent is the name that this client sends.
+// maxCapabilities is the maximum number of capabilities in a server's message; agent is the name that this client
+// sends.
 const (
 	maxCapabilities = 1000
 	agent           = "artifactfs/1"
 )
 
-// parseCapabilities parses the first message of a server. In an answer over HTTP, a "# service" header and a flush packet
-// may precede the capabilities. It returns ErrNoV2 if the message is not one of protocol version 2: a version 0 message
-// starts with a ref or, in an empty repository, with a flush packet.
+// parseCapabilities parses the first message of a server. In an answer over HTTP, a "# service" header and a flush
+// packet may precede the capabilities. It returns ErrNoV2 if the message is not one of protocol version 2: a version 0
+// message starts with a ref or, in an empty repository, with a flush packet.
 func parseCapabilities(p *pktReader) (Capabilities, error) {
 	var c Capabilities
 	// Only answers over smart HTTP start with a service header.
@@ -75,8 +76,8 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	return c, nil
 }
 
-// isCapability reports whether key and value have the syntax of gitprotocol-v2: letters, digits, '-' and '_' in the key,
-// no control characters in the value.
+// isCapability reports whether key and value have the syntax of gitprotocol-v2: letters, digits, '-' and '_' in the
+// key, no control characters in the value.
 func isCapability(key, value string) bool {
 	if key == "" {
 		return false
@@ -105,8 +106,8 @@ func hasWord(s, word string) bool {
 	return false
 }
 
-// command returns the start of a request: the command name, the agent of this client if the server named its own agent, and the
-// object format. The slice has capacity for room more bytes, which the caller will append.
+// command returns the start of a request: the command name, the agent of this client if the server named its own agent,
+// and the object format. The slice has capacity for room more bytes, which the caller will append.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
 	// The agent may be sent only to servers that send their agent (gitprotocol-v2, "agent").

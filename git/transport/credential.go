@@ -24,8 +24,9 @@ type Credential struct {
 	Scheme, Value  string
 }
 
-// Credential returns the login of this remote, for a program that sends its own requests to the same server. Credential itself
-// sends no request to the server. It returns false if there is no login, or if the server in the question is another server.
+// Credential returns the login of this remote, for a program that sends its own requests to the same server. Credential
+// itself sends no request to the server. It returns false if there is no login, or if the server in the question is
+// another server.
 func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, error) {
 	a, headers, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -39,7 +40,8 @@ func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, 
 	return l.credential(q)
 }
 
-// Refused records that the server refused a secret that Credential had returned. The next request looks for another login.
+// Refused records that the server refused a secret that Credential had returned. The next request looks for another
+// login.
 func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -58,7 +60,8 @@ func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Accepted records that the server accepted a secret that Credential had returned, so that credential helpers may store it.
+// Accepted records that the server accepted a secret that Credential had returned, so that credential helpers may store
+// it.
 func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -69,9 +72,9 @@ func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own URL and, if the user's git
-// configuration rewrites that URL, the rewritten URL. The result first is true if the user named a login for this remote; that
-// login takes precedence over credential helpers.
+// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own URL and, if the user's
+// git configuration rewrites that URL, the rewritten URL. The result first is true if the user named a login for this
+// remote; that login takes precedence over credential helpers.
 func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, false, nil
@@ -97,8 +100,8 @@ func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err err
 	return urls, first, nil
 }
 
-// loginsFor returns the authenticator for the server in a question, and the extra headers that the user has configured for that
-// server. It returns nil if the question is about another server, or if this remote is not reached over HTTP.
+// loginsFor returns the authenticator for the server in a question, and the extra headers that the user has configured
+// for that server. It returns nil if the question is about another server, or if this remote is not reached over HTTP.
 func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []string, error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, nil, nil
@@ -109,9 +112,11 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	}
 	h, ok := c.(*web)
 	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
-	// URLs are compared by scheme, host and port, because a login for one port must not be sent to a service on another port.
+	// URLs are compared by scheme, host and port, because a login for one port must not be sent to a service on another
+	// port.
 	same := func(u *url.URL) bool {
-		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && endpoint.PortOf(u) == endpoint.PortOf(asked)
+		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) &&
+			endpoint.PortOf(u) == endpoint.PortOf(asked)
 	}
 	if !ok || !same(h.endpoint.Base) && !same(r.endpoint.Base) {
 		return nil, nil, nil
@@ -123,8 +128,9 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	return a, h.set.Headers, nil
 }
 
-// forOthers returns a login for a program outside this package. The order of precedence is: the login that the user named for this
-// remote, an Authorization header in the git configuration, the login that this remote uses, the credential helpers.
+// forOthers returns a login for a program outside this package. The order of precedence is: the login that the user
+// named for this remote, an Authorization header in the git configuration, the login that this remote uses, the
+// credential helpers.
 func (a *authenticator) forOthers(ctx context.Context, q Question, headers []string) (*login, error) {
 	l, givenErr := a.userLogin(onlyBearer(q.Challenges) && q.Schemes)
 	if l != nil {
@@ -165,8 +171,8 @@ func headerLogin(value string) *login {
 	return l
 }
 
-// credential converts the login into a Credential. It returns false if the caller does not support the scheme of the login, or if
-// the login contains control characters that would corrupt the credential protocol.
+// credential converts the login into a Credential. It returns false if the caller does not support the scheme of the
+// login, or if the login contains control characters that would corrupt the credential protocol.
 func (l *login) credential(q Question) (Credential, bool, error) {
 	scheme, value, _ := strings.Cut(l.header, " ")
 	c := Credential{User: l.user, Password: l.secret}
@@ -176,7 +182,8 @@ func (l *login) credential(q Question) (Credential, bool, error) {
 		}
 		c = Credential{Scheme: scheme, Value: strings.TrimSpace(value)}
 	}
-	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // these bytes would add lines to the credential protocol
+	// these bytes would add lines to the credential protocol
+	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") {
 		return Credential{}, false, nil
 	}
 	return c, true, nil

@@ -29,8 +29,8 @@ const (
 // path returns the URL path of the service in smart HTTP, below the repository's URL.
 func (s service) path() string { return "/" + string(s) }
 
-// connector opens connections to a server, either over TCP or through a child process (ssh, or git's server program on this
-// host). The carriers of a Remote use the connector. Its fields do not change, so it needs no lock.
+// connector opens connections to a server, either over TCP or through a child process (ssh, or git's server program on
+// this host). The carriers of a Remote use the connector. Its fields do not change, so it needs no lock.
 type connector struct {
 	opts  *Options
 	stats *counters
@@ -38,8 +38,8 @@ type connector struct {
 	url   string // URL of the remote
 }
 
-// program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack, otherwise
-// the name of git's program after the prefix, such as "git " or "git-".
+// program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack,
+// otherwise the name of git's program after the prefix, such as "git " or "git-".
 func (n *connector) program(s service, prefix string) string {
 	if s == uploadPack && n.opts.UploadPack != "" {
 		return n.opts.UploadPack
@@ -47,10 +47,10 @@ func (n *connector) program(s service, prefix string) string {
 	return prefix + strings.TrimPrefix(string(s), "git-")
 }
 
-// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The child process serves
-// no other client, so dialLocal enables features that on another host only the server's administrator could enable: filters,
-// object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a repository by
-// accident; here the user has named the repository.)
+// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The child
+// process serves no other client, so dialLocal enables features that on another host only the server's administrator
+// could enable: filters, object-info, and a repository that another user owns. (git's safe.directory protects users who
+// enter such a repository by accident; here the user has named the repository.)
 func (n *connector) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
 	program := n.program(s, "git ")
@@ -78,7 +78,8 @@ func (r *Remote) newLocal(path string) *lanes {
 	return s
 }
 
-// isPartial reports whether the repository at path on this host is a partial clone. The repositories of sessions are partial clones.
+// isPartial reports whether the repository at path on this host is a partial clone. The repositories of sessions are
+// partial clones.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
 		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",
@@ -90,7 +91,8 @@ func isPartial(ctx context.Context, path string) bool {
 	return false
 }
 
-// localVerdict returns the error to report if the child process for the repository at path ended before its first answer.
+// localVerdict returns the error to report if the child process for the repository at path ended before its first
+// answer.
 func localVerdict(path string, s service, p *process, err error) error {
 	_, statErr := os.Stat(path)
 	switch {
@@ -98,7 +100,8 @@ func localVerdict(path string, s service, p *process, err error) error {
 		return err
 	case errors.Is(statErr, fs.ErrPermission):
 		return fmt.Errorf("%w%s", ErrForbidden, p.lastOutput())
-	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128: // git exits with 128 after errors such as "not a git repository"
+	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128:
+		// git exits with 128 after errors such as "not a git repository"
 		return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 	}
 	return fmt.Errorf("%w: %s ended with %v%s", ErrUnreachable, s, p.cmd.ProcessState, p.lastOutput())
@@ -112,7 +115,8 @@ func (n *connector) dialSSH(ep *endpoint.URL, ssh endpoint.SSHProgram, s service
 		host = ep.User + "@" + host
 	}
 	program := n.program(s, "git-")
-	argv := ssh.Argv(append(ssh.Options(ep.Port, n.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
+	argv := ssh.Argv(append(ssh.Options(ep.Port, n.opts.Connect), host,
+		program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
 	verdict := func(ctx context.Context, p *process, err error) error {
 		var said remoteError
 		switch {
@@ -120,7 +124,8 @@ func (n *connector) dialSSH(ep *endpoint.URL, ssh endpoint.SSHProgram, s service
 			return err
 		case errors.As(err, &said):
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
-		case p.cmd.ProcessState.ExitCode() != 255: // ssh itself fails with status 255; any other status comes from the remote shell
+		case p.cmd.ProcessState.ExitCode() != 255:
+			// ssh itself fails with status 255; any other status comes from the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 		case ssh.Reaches(ctx, ep.Port, host, n.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
@@ -166,10 +171,10 @@ func (n *connector) dialGit(ep *endpoint.URL, service service) dial {
 	}
 }
 
-// sendAgainSoon makes the kernel retransmit lost segments every second. By default the pauses between retransmissions double up
-// to two minutes. With the shorter pauses, a connection continues soon after an interruption of the network has ended. If no
-// acknowledgement arrives for the duration Options.Stall, the kernel drops the connection. Linux has this option since 6.15
-// (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
+// sendAgainSoon makes the kernel retransmit lost segments every second. By default the pauses between retransmissions
+// double up to two minutes. With the shorter pauses, a connection continues soon after an interruption of the network
+// has ended. If no acknowledgement arrives for the duration Options.Stall, the kernel drops the connection. Linux has
+// this option since 6.15 (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
 func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	const rtoMax, most = 44, 1000 // rtoMax is the option TCP_RTO_MAX_MS, and most is the value for it, in milliseconds
 	return c.Control(func(fd uintptr) {
@@ -203,9 +208,9 @@ func (s *socket) Write(b []byte) (int, error) {
 // abort closes the connection.
 func (s *socket) abort() { s.Close() }
 
-// explain returns the cause of err. If the server has sent an error message, the result is ErrNotFound, because a git daemon
-// sends the same message and closes the connection for a repository that does not exist and for a repository that it does not
-// serve. explain returns other errors unchanged, or as transport faults.
+// explain returns the cause of err. If the server has sent an error message, the result is ErrNotFound, because a git
+// daemon sends the same message and closes the connection for a repository that does not exist and for a repository
+// that it does not serve. explain returns other errors unchanged, or as transport faults.
 func (s *socket) explain(_ context.Context, err error) error {
 	var said remoteError
 	if errors.As(err, &said) {
@@ -214,8 +219,8 @@ func (s *socket) explain(_ context.Context, err error) error {
 	return streamFault(err)
 }
 
-// unreachable classifies the error of a failed dial. The error is transient, unless the host name does not exist: a name that is
-// missing now will still be missing at the next attempt, a few seconds later.
+// unreachable classifies the error of a failed dial. The error is transient, unless the host name does not exist: a
+// name that is missing now will still be missing at the next attempt, a few seconds later.
 func unreachable(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {

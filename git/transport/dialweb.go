@@ -16,8 +16,8 @@ const (
 	connBuffer   = 64 << 10
 )
 
-// newTransport returns the HTTP client of a remote and the dialer that the client uses. This dialer takes the place of net/http's
-// own, so that a connection can be opened before it is needed.
+// newTransport returns the HTTP client of a remote and the dialer that the client uses. This dialer takes the place of
+// net/http's own, so that a connection can be opened before it is needed.
 func (n *connector) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := set.ProxyFunc()
 	if err != nil {

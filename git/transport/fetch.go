@@ -14,9 +14,9 @@ import (
 // maxShallow is the maximum number of shallow commits that a server may list.
 const maxShallow = 1 << 20
 
-// fetchMessage returns a request for a pack without negotiation: the request ends with "done", so the server sends the pack at
-// once and does not report which of the haves it knows. The request does not allow a thin pack, because the bases of its deltas
-// may be missing on this host, and it suppresses progress messages.
+// fetchMessage returns a request for a pack without negotiation: the request ends with "done", so the server sends the
+// pack at once and does not report which of the haves it knows. The request does not allow a thin pack, because the
+// bases of its deltas may be missing on this host, and it suppresses progress messages.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
@@ -133,8 +133,8 @@ type pack struct {
 	err    error // why the pack ended: io.EOF after a complete pack
 }
 
-// step reads the header of the next packet. If the packet contains no pack data, step also reads its body. It returns io.EOF at
-// the regular end of the answer.
+// step reads the header of the next packet. If the packet contains no pack data, step also reads its body. It returns
+// io.EOF at the regular end of the answer.
 func (p *pack) step() error {
 	kind, n, err := p.a.header()
 	if err != nil {
@@ -172,8 +172,8 @@ func (p *pack) step() error {
 	return fmt.Errorf("%w: unknown side band %d", errProtocol, band)
 }
 
-// Read copies the data of all packets that have arrived, so that small packets do not need one call each. It blocks only if no
-// data has arrived.
+// Read copies the data of all packets that have arrived, so that small packets do not need one call each. It blocks
+// only if no data has arrived.
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
@@ -208,8 +208,8 @@ func (p *pack) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
-// end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again; in every
-// other case the connection is dropped.
+// end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used
+// again; in every other case the connection is dropped.
 func (p *pack) end(err error) {
 	p.a.front.report(err)
 	if err == io.EOF {
@@ -225,7 +225,8 @@ func (p *pack) end(err error) {
 	}
 }
 
-// Close drops the connection if the pack has not been read to its end. A Read that is blocked in another goroutine then returns.
+// Close drops the connection if the pack has not been read to its end. A Read that is blocked in another goroutine then
+// returns.
 func (p *pack) Close() error {
 	p.a.abort()
 	return nil

@@ -36,7 +36,8 @@ func (r *Remote) Identity(ctx context.Context) (i Identity, ok bool, err error) 
 		return i, false, nil
 	}
 	base, _ := h.at()
-	a, err := h.send(ctx, call{method: http.MethodGet, service: uploadPack, url: below(base, identityPath, ""), json: true})
+	a, err := h.send(ctx, call{method: http.MethodGet, service: uploadPack,
+		url: below(base, identityPath, ""), json: true})
 	if err != nil {
 		if ctx.Err() == nil && !isFault(err) {
 			err = nil

@@ -14,7 +14,8 @@ func TestIdentity(t *testing.T) {
 		status           int
 		want             Identity
 	}{
-		{name: "token with an actor", body: `{"id":"t1","actor":"alice","session":"work","scope":"write"}`, kind: "application/json",
+		{name: "token with an actor", body: `{"id":"t1","actor":"alice","session":"work","scope":"write"}`,
+			kind:   "application/json",
 			status: 200, want: Identity{Token: "t1", Actor: "alice", Session: "work", Scope: "write"}},
 		{name: "token without an actor", body: `{"id":"t1","actor":""}`, kind: "application/json; charset=utf-8", status: 200,
 			want: Identity{Token: "t1", Actor: "token:t1"}},

@@ -17,32 +17,34 @@ const (
 	idleLane     = 60 * time.Second // each kept connection is an upload-pack process on the server
 )
 
-// duplex is a connection to one upload-pack or receive-pack process. Read and Write transfer the bytes of git's protocol.
+// duplex is a connection to one upload-pack or receive-pack process. Read and Write transfer the bytes of git's
+// protocol.
 type duplex interface {
 	io.Reader
 	io.Writer
 	// abort drops the connection: reads and writes that are blocked return. It may be called more than once.
 	abort()
-	// explain returns the cause of err, if the cause can be found, and otherwise err itself. The error err occurred before the
-	// first answer.
+	// explain returns the cause of err, if the cause can be found, and otherwise err itself. The error err occurred before
+	// the first answer.
 	explain(ctx context.Context, err error) error
 }
 
 // dial opens a connection on which the server sends the first message.
 type dial func(ctx context.Context) (duplex, error)
 
-// lane is a connection to one upload-pack process. It serves one exchange (a request and its answer) at a time, and is idle
-// between two exchanges.
+// lane is a connection to one upload-pack process. It serves one exchange (a request and its answer) at a time, and is
+// idle between two exchanges.
 type lane struct {
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
 	idle   *time.Timer // closes the connection after it has been idle for idleLane
-	// The field listed is true if the connection has served ls-refs. The upload-pack process caches the loose refs that it has
-	// read until it exits, so a second listing on the same connection could be out of date. Objects are not affected, because
-	// upload-pack looks them up again for each command.
+	// The field listed is true if the connection has served ls-refs. The upload-pack process caches the loose refs that it
+	// has read until it exits, so a second listing on the same connection could be out of date. Objects are not affected,
+	// because upload-pack looks them up again for each command.
 	listed bool
-	spare  bool // whether the connection was opened before it was needed and is still unused; lanes.mu protects it while idle
+	// whether the connection was opened before it was needed and is still unused; lanes.mu protects it while idle
+	spare bool
 }
 
 // lanes is the carrier over ssh, git:// and local processes. It keeps idle connections for later exchanges.
@@ -64,8 +66,8 @@ type lanes struct {
 
 var _ carrier = (*lanes)(nil)
 
-// newLanes returns a carrier. The parameter to is a function that returns, for a service, the function that opens connections to
-// this service.
+// newLanes returns a carrier. The parameter to is a function that returns, for a service, the function that opens
+// connections to this service.
 func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
@@ -93,7 +95,8 @@ func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	return l, caps, nil
 }
 
-// discover opens a connection and returns the capabilities that the server sends first. It keeps the connection for the first command.
+// discover opens a connection and returns the capabilities that the server sends first. It keeps the connection for the
+// first command.
 func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	l, caps, err := s.open(ctx)
 	if err == nil {
@@ -102,8 +105,8 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// exchange sends the command on an idle connection. If there is none, it uses the spare connection that is being opened, and if
-// there is no such connection either, a new one.
+// exchange sends the command on an idle connection. If there is none, it uses the spare connection that is being
+// opened, and if there is no such connection either, a new one.
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
 	l := s.take(kind)
 	if l == nil {
@@ -117,8 +120,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	}
 	if l != nil {
 		a, err := s.send(ctx, l, kind, message)
-		// The server may have closed an idle connection. If no byte of an answer arrived, the server has not served the command,
-		// so send it again on a new connection.
+		// The server may have closed an idle connection. If no byte of an answer arrived, the server has not served the
+		// command, so send it again on a new connection.
 		if err == nil || !errors.Is(err, errHungUp) {
 			return a, err
 		}
@@ -170,8 +173,8 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 	}, nil
 }
 
-// take removes the most recently used idle connection from s.idle and returns it. The server is least likely to have closed this
-// connection. take returns nil if no idle connection can serve this kind of command.
+// take removes the most recently used idle connection from s.idle and returns it. The server is least likely to have
+// closed this connection. take returns nil if no idle connection can serve this kind of command.
 func (s *lanes) take(kind commandKind) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +191,8 @@ func (s *lanes) take(kind commandKind) *lane {
 
 // put keeps an idle connection for the next exchange, or closes the connection if it cannot be used again.
 func (s *lanes) put(l *lane) {
-	// Close a connection on which bytes have arrived after the end of an answer. These bytes belong to no exchange and would be
-	// read as the start of the next answer.
+	// Close a connection on which bytes have arrived after the end of an answer. These bytes belong to no exchange and
+	// would be read as the start of the next answer.
 	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
 	keep = keep && !s.closed && !s.once && len(s.idle) < maxIdleLanes
@@ -216,8 +219,8 @@ func (s *lanes) expire(l *lane) {
 	}
 }
 
-// hangUp closes a connection. Before that it sends a flush packet in place of a command, as the protocol demands. This write does
-// not block, because the buffer of an idle pipe or socket is empty.
+// hangUp closes a connection. Before that it sends a flush packet in place of a command, as the protocol demands. This
+// write does not block, because the buffer of an idle pipe or socket is empty.
 func (s *lanes) hangUp(l *lane) {
 	l.conn.Write(pktline.AppendFlush(nil))
 	l.conn.abort()

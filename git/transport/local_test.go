@@ -45,7 +45,8 @@ func TestUploadPackOption(t *testing.T) {
 	if _, err := os.Stat(mark); err != nil {
 		t.Errorf("the given command did not run: %v", err)
 	}
-	if _, err := openRemote(t, fx.dir, Options{UploadPack: "echo secret >&2; false"}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
+	if _, err := openRemote(t, fx.dir, Options{UploadPack: "echo secret >&2; false"}).Refs(t.Context(),
+		nil); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("upload-pack that fails: got %v", err)
 	}
 }
@@ -64,7 +65,8 @@ func TestSSHRefused(t *testing.T) {
 		t.Errorf("ssh with the wrong key: got %v", err)
 	}
 	t.Setenv("GIT_SSH_COMMAND", good)
-	if _, err := openRemote(t, base+"/r", Options{UploadPack: "no-such-command"}).Refs(t.Context(), nil); !errors.Is(err, ErrNotFound) {
+	if _, err := openRemote(t, base+"/r", Options{UploadPack: "no-such-command"}).Refs(t.Context(), nil); !errors.Is(err,
+		ErrNotFound) {
 		t.Errorf("ssh to a host without upload-pack: got %v", err)
 	}
 	// A server that does not accept GIT_PROTOCOL answers with version 0.
@@ -86,7 +88,8 @@ func TestPushToPartialClone(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "c.git")
 	git(t, dir, "", "config", "uploadpack.allowFilter", "true")
 	git(t, dir, "", "clone", "-q", "--bare", "--filter=blob:none", "file://"+dir, clone)
-	results, err := push(t, openRemote(t, clone, Options{}), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/new", New: fx.head}}})
+	results, err := push(t, openRemote(t, clone, Options{}),
+		PushRequest{Updates: []RefUpdate{{Name: "refs/heads/new", New: fx.head}}})
 	wantKinds(t, results, err, done)
 	if got := refOf(t, clone, "refs/heads/new"); got != fx.head.String() {
 		t.Errorf("ref after the push: got %q", got)

@@ -18,7 +18,8 @@ type Login struct {
 	renewed int             // number of calls of Renew
 }
 
-// NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no token.
+// NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no
+// token.
 func NewLogin(token, file string) *Login {
 	l := &Login{}
 	l.set(token, file)
@@ -51,8 +52,8 @@ func (l *Login) Given() (token, file string, renewed int) {
 	return l.token, l.file, l.renewed
 }
 
-// Token returns the token, or "" if the user has named neither a token nor a file. A file that is a program is run with the
-// environment env. The error wraps ErrAuth if the file contains no token.
+// Token returns the token, or "" if the user has named neither a token nor a file. A file that is a program is run with
+// the environment env. The error wraps ErrAuth if the file contains no token.
 func (l *Login) Token(env Environment) (string, error) {
 	if l == nil {
 		return "", nil

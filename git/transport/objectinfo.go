@@ -25,9 +25,9 @@ func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseInfo parses an answer to object-info: the word "size", then a line "<id> <size>" for each object. If the server does not
-// have an object, the size in its line is empty and the returned size is -1. git answers in the order of the request. If a server
-// answers in another order, parseInfo builds a map from ids to positions.
+// parseInfo parses an answer to object-info: the word "size", then a line "<id> <size>" for each object. If the server
+// does not have an object, the size in its line is empty and the returned size is -1. git answers in the order of the
+// request. If a server answers in another order, parseInfo builds a map from ids to positions.
 func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -71,7 +71,8 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 			}
 			var ok bool
 			if i, ok = at[id]; !ok {
-				return nil, fmt.Errorf("%w: object-info response has the size of object %s, which was not requested", errProtocol, id)
+				return nil, fmt.Errorf("%w: object-info response has the size of object %s, which was not requested",
+					errProtocol, id)
 			}
 		}
 		sizes[i] = size

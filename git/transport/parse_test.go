@@ -27,12 +27,14 @@ func reader(s string) *pktReader { return newPktReader(strings.NewReader(s)) }
 func TestPackets(t *testing.T) {
 	big := strings.Repeat("x", pktline.MaxPacket-4)
 	in := "0006a\n" + "0000" + "0001" + "0002" + "0004" + "fff0" + big + "000Ab\nERR c"
-	for name, r := range map[string]io.Reader{"whole": strings.NewReader(in), "bytes": iotest.OneByteReader(strings.NewReader(in)), "data with EOF": iotest.DataErrReader(strings.NewReader(in))} {
+	for name, r := range map[string]io.Reader{"whole": strings.NewReader(in),
+		"bytes": iotest.OneByteReader(strings.NewReader(in)), "data with EOF": iotest.DataErrReader(strings.NewReader(in))} {
 		p := newPktReader(r)
 		for i, want := range []struct {
 			kind pktline.Kind
 			data string
-		}{{pktline.Data, "a"}, {pktline.Flush, ""}, {pktline.Delim, ""}, {pktline.End, ""}, {pktline.Data, ""}, {pktline.Data, big}, {pktline.Data, "b\nERR "}} {
+		}{{pktline.Data, "a"}, {pktline.Flush, ""}, {pktline.Delim, ""}, {pktline.End, ""}, {pktline.Data, ""},
+			{pktline.Data, big}, {pktline.Data, "b\nERR "}} {
 			kind, b, err := p.line()
 			if err != nil || kind != want.kind || string(b) != want.data {
 				t.Errorf("%s: packet %d: %v %.20q, %v", name, i, kind, b, err)
@@ -42,7 +44,8 @@ func TestPackets(t *testing.T) {
 			t.Errorf("%s: packet that is too long by one byte: got %v", name, err)
 		}
 	}
-	for in, want := range map[string]error{"": io.EOF, "00": io.ErrUnexpectedEOF, "0008abc": io.ErrUnexpectedEOF, "0008": io.ErrUnexpectedEOF,
+	for in, want := range map[string]error{"": io.EOF, "00": io.ErrUnexpectedEOF, "0008abc": io.ErrUnexpectedEOF,
+		"0008": io.ErrUnexpectedEOF,
 		"0003": errProtocol, "fff1": errProtocol, "00g0": errProtocol, "-001": errProtocol} {
 		if _, _, err := reader(in).line(); !errors.Is(err, want) {
 			t.Errorf("packet %q: got %v, want %v", in, err, want)
@@ -66,20 +69,25 @@ func TestRefLines(t *testing.T) {
 			t.Errorf("parse the ref line %q: got %+v, %v", line, got, err)
 		}
 	}
-	for _, line := range []string{"", hexA, hexA + " ", hexA + "  x", hexA + " x ", hexA[1:] + " x", strings.ToUpper(hexA) + " x", strings.Repeat("0", 40) + " x",
-		strings.Repeat("a", 64) + " x", "unborn HEAD", hexA + " x peeled:1", hexA + " HEAD symref-target:../x", "unborn x peeled:" + hexA} {
+	for _, line := range []string{"", hexA, hexA + " ", hexA + "  x", hexA + " x ", hexA[1:] + " x",
+		strings.ToUpper(hexA) + " x", strings.Repeat("0", 40) + " x",
+		strings.Repeat("a", 64) + " x", "unborn HEAD", hexA + " x peeled:1", hexA + " HEAD symref-target:../x",
+		"unborn x peeled:" + hexA} {
 		if got, err := parseRef(object.SHA1, line); err == nil {
 			t.Errorf("parse the invalid ref line %q: got %+v, want an error", line, got)
 		}
 	}
-	for name, want := range map[string]bool{"HEAD": true, "refs/heads/a": true, "refs/heads/ä-b.c/d@e": true, "heads/a": false, "refs/": false, "refs//a": false, "refs/a/": false,
-		"refs/.a": false, "refs/a.lock": false, "refs/a..b": false, "refs/a.": false, "refs/a@{b": false, "refs/a b": false, "refs/a\x7f": false, "refs/a*": false, `refs/a\b`: false} {
+	for name, want := range map[string]bool{"HEAD": true, "refs/heads/a": true, "refs/heads/ä-b.c/d@e": true,
+		"heads/a": false, "refs/": false, "refs//a": false, "refs/a/": false,
+		"refs/.a": false, "refs/a.lock": false, "refs/a..b": false, "refs/a.": false, "refs/a@{b": false, "refs/a b": false,
+		"refs/a\x7f": false, "refs/a*": false, `refs/a\b`: false} {
 		if refname.Valid(name) != want {
 			t.Errorf("refname.Valid(%q) = %v", name, !want)
 		}
 	}
 	// The result leaves out names that git does not accept, and refs that were not requested.
-	got, err := parseRefs(reader(packets(hexA+" refs/heads/../x", hexA+" refs/heads/x", hexB+" refs/tags/x")+"0000"), object.SHA1, []string{"refs/heads/"})
+	got, err := parseRefs(reader(packets(hexA+" refs/heads/../x", hexA+" refs/heads/x", hexB+" refs/tags/x")+"0000"),
+		object.SHA1, []string{"refs/heads/"})
 	if want := []Ref{{Name: "refs/heads/x", ID: idA}}; err != nil || !reflect.DeepEqual(got.List, want) {
 		t.Errorf("parseRefs = %+v, %v", got, err)
 	}
@@ -100,8 +108,10 @@ func TestInfoLines(t *testing.T) {
 		}
 	}
 	other := strings.Repeat("c", 40)
-	for _, in := range []string{"", packets("size"), packets("date") + "0000", packets("size", hexA+" -1") + "0000", packets("size", hexA+" +1") + "0000", packets("size", other+" 1") + "0000",
-		packets("size", hexA+" 9223372036854775808") + "0000", packets("size", hexA+" 1", hexA+" 1", hexA+" 1") + "0000", packets("size", "x 1") + "0000", packets("size") + "0001"} {
+	for _, in := range []string{"", packets("size"), packets("date") + "0000", packets("size", hexA+" -1") + "0000",
+		packets("size", hexA+" +1") + "0000", packets("size", other+" 1") + "0000",
+		packets("size", hexA+" 9223372036854775808") + "0000", packets("size", hexA+" 1", hexA+" 1", hexA+" 1") + "0000",
+		packets("size", "x 1") + "0000", packets("size") + "0001"} {
 		if got, err := parseInfo(reader(in), object.SHA1, ids); err == nil {
 			t.Errorf("parse the invalid object sizes %q: got %v, want an error", in, got)
 		}
@@ -109,8 +119,10 @@ func TestInfoLines(t *testing.T) {
 }
 
 func TestFetchSections(t *testing.T) {
-	for _, in := range []string{"", "0000", packets("acknowledgments"), packets("shallow-info", "shallow "+hexA), packets("shallow-info", "shallow x") + "0001",
-		packets("shallow-info", "unshallow "+hexA) + "0001", packets("shallow-info") + "0000", packets("wanted-refs"), packets("packfile-uris")} {
+	for _, in := range []string{"", "0000", packets("acknowledgments"), packets("shallow-info", "shallow "+hexA),
+		packets("shallow-info", "shallow x") + "0001",
+		packets("shallow-info", "unshallow "+hexA) + "0001", packets("shallow-info") + "0000", packets("wanted-refs"),
+		packets("packfile-uris")} {
 		if got, err := parseFetch(reader(in), object.SHA1); err == nil {
 			t.Errorf("parse the invalid fetch response %q: got %v, want an error", in, got)
 		}
@@ -142,7 +154,8 @@ func TestPackPieces(t *testing.T) {
 	}
 	for _, size := range []int{1, 999, pktline.MaxPacket - 5} {
 		in := append(sideBand(nil, data, size), "0000"...)
-		for name, r := range map[string]io.Reader{"whole": bytes.NewReader(in), "halves": iotest.HalfReader(bytes.NewReader(in)), "bytes": iotest.OneByteReader(bytes.NewReader(in))} {
+		for name, r := range map[string]io.Reader{"whole": bytes.NewReader(in),
+			"halves": iotest.HalfReader(bytes.NewReader(in)), "bytes": iotest.OneByteReader(bytes.NewReader(in))} {
 			if err := iotest.TestReader(packOf(r), data); err != nil {
 				t.Errorf("packets of %d bytes, %s: got %v", size, name, err)
 			}
@@ -184,7 +197,8 @@ func BenchmarkPack(b *testing.B) {
 func FuzzCapabilities(f *testing.F) {
 	f.Add([]byte(v2))
 	f.Add([]byte(packets("# service=git-upload-pack") + "0000" + v2))
-	f.Add([]byte(packets("version 2", "agent=git/2", "ls-refs=unborn", "fetch=shallow filter ref-in-want", "object-format=sha256", "object-info") + "0000"))
+	f.Add([]byte(packets("version 2", "agent=git/2", "ls-refs=unborn", "fetch=shallow filter ref-in-want",
+		"object-format=sha256", "object-info") + "0000"))
 	f.Add([]byte(packets("ERR no")))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c, err := parseCapabilities(newPktReader(bytes.NewReader(in)))

@@ -12,11 +12,13 @@ func TestPatience(t *testing.T) {
 	s.set(status(429, map[string]string{"Retry-After": "30"}, "upload-pack", 0))
 	begun := time.Now()
 	var limited RateLimited
-	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 3, Patience: 5 * time.Second}).Refs(t.Context(), nil); !errors.As(err, &limited) {
+	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 3, Patience: 5 * time.Second}).Refs(t.Context(),
+		nil); !errors.As(err, &limited) {
 		t.Errorf("Refs with a Retry-After beyond the patience: got %v, want RateLimited", err)
 	}
 	s.set(status(503, nil, "upload-pack", 0))
-	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 1000, Patience: time.Second}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
+	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 1000, Patience: time.Second}).Refs(t.Context(),
+		nil); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("Refs with many retries: got %v, want ErrUnreachable", err)
 	}
 	if took := time.Since(begun); took > 20*time.Second {

@@ -38,8 +38,8 @@ func invalid(err error) error {
 	return err
 }
 
-// line returns the next packet as a line, without the optional line feed. If the packet is an error message ("ERR ..."),
-// line returns that message as an error.
+// line returns the next packet as a line, without the optional line feed. If the packet is an error message ("ERR
+// ..."), line returns that message as an error.
 func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	kind, b, err := p.packet()
 	if err != nil || kind != pktline.Data {
@@ -51,7 +51,8 @@ func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	return kind, bytes.TrimSuffix(b, []byte("\n")), nil
 }
 
-// cut returns io.ErrUnexpectedEOF for io.EOF, for callers that read the middle of a message. It returns other errors unchanged.
+// cut returns io.ErrUnexpectedEOF for io.EOF, for callers that read the middle of a message. It returns other errors
+// unchanged.
 func cut(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

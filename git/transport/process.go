@@ -31,8 +31,9 @@ type process struct {
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
-// startProcess starts cmd in the directory "/", because the daemon must not have a working directory below its own mounts, and
-// the configuration of a repository there must not take effect. The parameter verdict is stored in the process.
+// startProcess starts cmd in the directory "/", because the daemon must not have a working directory below its own
+// mounts, and the configuration of a repository there must not take effect. The parameter verdict is stored in the
+// process.
 func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
@@ -44,7 +45,8 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 		in.Close()
 		return nil, fmt.Errorf("create pipe: %w", err)
 	}
-	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit for pipe buffers.
+	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit
+	// for pipe buffers.
 	if c, err := out.SyscallConn(); err == nil {
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}
@@ -59,8 +61,8 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 			n.tasks.done()
 		}
 	}
-	// The child has its own copies of childIn and childOut. If this process kept them open, a read would not see the end of the
-	// stream when the child exits.
+	// The child has its own copies of childIn and childOut. If this process kept them open, a read would not see the end
+	// of the stream when the child exits.
 	childIn.Close()
 	childOut.Close()
 	if err != nil {
@@ -90,7 +92,8 @@ func (p *process) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// abort closes the pipes, after which git and ssh normally exit. A child that is still running after exitGrace is killed.
+// abort closes the pipes, after which git and ssh normally exit. A child that is still running after exitGrace is
+// killed.
 func (p *process) abort() {
 	p.once.Do(func() {
 		p.in.Close()
@@ -109,7 +112,8 @@ func (p *process) explain(ctx context.Context, err error) error {
 	return p.verdict(ctx, p, err)
 }
 
-// lastOutput returns the last output of the child on stderr, preceded by ": ", or "" if the child has written nothing to stderr.
+// lastOutput returns the last output of the child on stderr, preceded by ": ", or "" if the child has written nothing
+// to stderr.
 func (p *process) lastOutput() string {
 	if s := plain(p.stderr.bytes()); s != "" {
 		return ": " + s

@@ -30,7 +30,8 @@ type Receiver struct {
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 
-	// The fields below record whether the server has announced report-status, side-band-64k, quiet, object-format and agent.
+	// The fields below record whether the server has announced report-status, side-band-64k, quiet, object-format and
+	// agent.
 	report, sideBand, quiet, namesFormat, namesAgent bool
 }
 
@@ -44,8 +45,8 @@ type RefUpdate struct {
 // PushRequest describes the updates of a push and the objects that they need.
 type PushRequest struct {
 	Updates []RefUpdate
-	// Pack writes a complete pack of the objects that the server lacks. Over HTTP Pack may be called again after a refused login.
-	// Pack is nil if the server has all objects.
+	// Pack writes a complete pack of the objects that the server lacks. Over HTTP Pack may be called again after a refused
+	// login. Pack is nil if the server has all objects.
 	Pack   func(ctx context.Context, w io.Writer) error
 	Atomic bool // whether to apply all updates or none; has an effect only if Receiver.Atomic is true
 }
@@ -59,9 +60,9 @@ type Push struct {
 
 // pushLine is an open push over one kind of connection, such as HTTP or SSH.
 type pushLine interface {
-	// send sends the commands in head and then the pack, which the function pack writes, and calls the function read with the
-	// server's answer. It returns when both functions have returned. If the function pack fails, send returns the error of that
-	// function instead of the errors that result from this failure.
+	// send sends the commands in head and then the pack, which the function pack writes, and calls the function read with
+	// the server's answer. It returns when both functions have returned. If the function pack fails, send returns the
+	// error of that function instead of the errors that result from this failure.
 	send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error
 	// close ends the push. It does nothing after send.
 	close()
@@ -72,12 +73,14 @@ type pushLine interface {
 //
 // The refs may already be out of date; the server compares the old values again when it changes the refs.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
-	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
+	return r.openPush(ctx,
+		func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
 }
 
-// OpenPushOf opens a push for a caller that has just listed refs and will change some of these refs. An HTTP push is one request
-// that contains the old values of the refs, so over HTTP OpenPushOf only opens a connection and does not list the refs again. On
-// other carriers, the server sends its refs at the start of each push, whether or not the caller needs them.
+// OpenPushOf opens a push for a caller that has just listed refs and will change some of these refs. An HTTP push is
+// one request that contains the old values of the refs, so over HTTP OpenPushOf only opens a connection and does not
+// list the refs again. On other carriers, the server sends its refs at the start of each push, whether or not the
+// caller needs them.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
@@ -99,9 +102,10 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	})
 }
 
-// openPush opens a push by calling the function begin. It retries after transport faults, because begin sends no command that
-// changes the server.
-func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
+// openPush opens a push by calling the function begin. It retries after transport faults, because begin sends no
+// command that changes the server.
+func (r *Remote) openPush(ctx context.Context,
+	begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	if r.opts.BeforePush != nil && r.endpoint.Scheme == endpoint.Local {
 		if err := r.opts.BeforePush(r.endpoint.Path); err != nil {
 			return nil, fmt.Errorf("push to %s: %w", r.URL(), err)
@@ -130,9 +134,9 @@ func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carri
 // Close ends the push. Nothing has changed on the server if Send was not called.
 func (p *Push) Close() { p.line.close() }
 
-// Send sends the updates and returns the result of each: nil, or a *Rejected. The server changes a ref only if the ref has the
-// value Old. Send can be called once. If Send itself returns an error, the server may or may not have applied the updates; Send
-// does not repeat them.
+// Send sends the updates and returns the result of each: nil, or a *Rejected. The server changes a ref only if the ref
+// has the value Old. Send can be called once. If Send itself returns an error, the server may or may not have applied
+// the updates; Send does not repeat them.
 func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	head, err := p.head(req)
 	if err != nil {
@@ -189,8 +193,8 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 		}
 		return id.String(), nil
 	}
-	// Refuse two commands for the same ref: the server's report names only refs, so the results of these commands could not be
-	// distinguished.
+	// Refuse two commands for the same ref: the server's report names only refs, so the results of these commands could
+	// not be distinguished.
 	var b []byte
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {

@@ -115,7 +115,8 @@ func TestPush(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(p.Refs) != 1 || p.Refs[0] != (Ref{Name: "refs/heads/main", ID: fx.first}) || p.Format != f || !p.Atomic || !p.Delete {
+				if len(p.Refs) != 1 || p.Refs[0] != (Ref{Name: "refs/heads/main", ID: fx.first}) || p.Format != f ||
+					!p.Atomic || !p.Delete {
 					t.Errorf("refs that the server reported: got %+v", p.Receiver)
 				}
 				results, err = p.Send(t.Context(), PushRequest{
@@ -156,7 +157,8 @@ func TestPush(t *testing.T) {
 				wantKinds(t, results, err, done, done)
 				results, err = push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/tags/v1", Old: fx.tag}}})
 				wantKinds(t, results, err, done)
-				if refOf(t, dir, "refs/tags/v1")+refOf(t, dir, "refs/afs/x/y") != "" || refOf(t, dir, "refs/heads/new") != fx.first.String() {
+				if refOf(t, dir, "refs/tags/v1")+refOf(t, dir, "refs/afs/x/y") != "" ||
+					refOf(t, dir, "refs/heads/new") != fx.first.String() {
 					t.Error("the removed branch still exists")
 				}
 			})
@@ -246,16 +248,18 @@ func TestPushWithoutEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		_, err = p.Send(ctx, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: func(ctx context.Context, w io.Writer) error {
-			w.Write(whole.Bytes()[:1000])
-			cancel()
-			<-ctx.Done()
-			return ctx.Err()
-		}})
+		_, err = p.Send(ctx, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}},
+			Pack: func(ctx context.Context, w io.Writer) error {
+				w.Write(whole.Bytes()[:1000])
+				cancel()
+				<-ctx.Done()
+				return ctx.Err()
+			}})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("a cancelled push: got %v", err)
 		}
-		results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
+		results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}},
+			Pack: packing(fx.dir, fx.head.String())})
 		wantKinds(t, results, err, done)
 	})
 }
@@ -289,7 +293,8 @@ func TestPushWithToken(t *testing.T) {
 	// The token is replaced while the push is open, so the pack is written a second time.
 	good = "new"
 	write("new")
-	results, err := p.Send(t.Context(), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
+	results, err := p.Send(t.Context(), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}},
+		Pack: packing(fx.dir, fx.head.String())})
 	wantKinds(t, results, err, done)
 	p.Close()
 	good = "revoked"
@@ -304,7 +309,8 @@ func TestPushWithToken(t *testing.T) {
 	if _, err := openRemote(t, s.URL+"/none", Options{}).OpenPush(t.Context(), nil); !errors.Is(err, ErrNotFound) {
 		t.Errorf("push to a missing repository: got %v", err)
 	}
-	if _, err := openRemote(t, filepath.Join(root, "none"), Options{}).OpenPush(t.Context(), nil); !errors.Is(err, ErrNotFound) {
+	if _, err := openRemote(t, filepath.Join(root, "none"), Options{}).OpenPush(t.Context(), nil); !errors.Is(err,
+		ErrNotFound) {
 		t.Errorf("push to a missing local repository: got %v", err)
 	}
 }
@@ -323,7 +329,8 @@ func TestPushStalls(t *testing.T) {
 	s := serveWeb(t, root, false)
 	for _, url := range []string{dir, s.URL + "/r"} {
 		r := openRemote(t, url, Options{Stall: 100 * time.Millisecond})
-		_, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
+		_, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}},
+			Pack: packing(fx.dir, fx.head.String())})
 		if !errors.Is(err, ErrStalled) {
 			t.Errorf("%s: push with a hook that sleeps: got %v", url, err)
 		}
@@ -358,7 +365,8 @@ func TestPushToManyRefs(t *testing.T) {
 		if n != 11 {
 			t.Errorf("round %d: got %d refs", i, n)
 		}
-		results, err := p.Send(t.Context(), PushRequest{Updates: []RefUpdate{{Name: fmt.Sprintf("refs/afs/%d", i), New: fx.first}}})
+		results, err := p.Send(t.Context(),
+			PushRequest{Updates: []RefUpdate{{Name: fmt.Sprintf("refs/afs/%d", i), New: fx.first}}})
 		wantKinds(t, results, err, done)
 		p.Close()
 	}
@@ -428,7 +436,8 @@ func FuzzReport(f *testing.F) {
 	f.Add([]byte("0028\x01000eunpack ok\n0014ok refs/heads/a\n00000000"), true)
 	f.Fuzz(func(t *testing.T, text []byte, band bool) {
 		p := &Push{Receiver: Receiver{sideBand: band}}
-		results, err := p.report(newPktReader(bytes.NewReader(text)), []RefUpdate{{Name: "refs/heads/a", New: object.MustID(strings.Repeat("1", 40))}})
+		results, err := p.report(newPktReader(bytes.NewReader(text)),
+			[]RefUpdate{{Name: "refs/heads/a", New: object.MustID(strings.Repeat("1", 40))}})
 		if err == nil && len(results) != 1 {
 			t.Errorf("got %d results", len(results))
 		}

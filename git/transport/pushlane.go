@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/pktline"
 )
 
-// lanePush is a push over ssh, git:// or a local process. Each push has its own connection, because receive-pack serves one push
-// and then exits.
+// lanePush is a push over ssh, git:// or a local process. Each push has its own connection, because receive-pack serves
+// one push and then exits.
 type lanePush struct {
 	remote *Remote
 	conn   duplex
@@ -22,7 +22,8 @@ type lanePush struct {
 
 var _ pushLine = (*lanePush)(nil)
 
-// receive opens a connection to receive-pack and reads the server's refs below the prefixes, which the server sends first.
+// receive opens a connection to receive-pack and reads the server's refs below the prefixes, which the server sends
+// first.
 func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	conn, err := s.dialPush(ctx)
 	if err != nil {
@@ -43,8 +44,9 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 		return nil, about, err
 	}
 	if s.local != "" && about.sideBand && isPartial(ctx, s.local) {
-		// In a partial clone, check_connected (git 2.39, connected.c) returns without closing the side band's pipe if the new commits were
-		// fetched from the promisor. receive-pack then waits forever for the end of that pipe, so the side band is not requested.
+		// In a partial clone, check_connected (git 2.39, connected.c) returns without closing the side band's pipe if the new
+		// commits were fetched from the promisor. receive-pack then waits forever for the end of that pipe, so the side band
+		// is not requested.
 		about.sideBand = false
 	}
 	return l, about, nil
@@ -53,8 +55,8 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 // openBlind returns nil, because on this carrier the server sends its refs before each push.
 func (*lanes) openBlind() pushLine { return nil }
 
-// close ends a push that was not sent. It writes a flush packet in place of commands, as the protocol demands. After send, close
-// does nothing.
+// close ends a push that was not sent. It writes a flush packet in place of commands, as the protocol demands. After
+// send, close does nothing.
 func (l *lanePush) close() {
 	l.once.Do(func() {
 		l.conn.Write(pktline.AppendFlush(nil))
@@ -62,9 +64,10 @@ func (l *lanePush) close() {
 	})
 }
 
-// send writes the commands and the pack in a second goroutine and reads the answer in the calling goroutine, because a server may
-// answer and stop reading before it has received the whole pack.
-func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
+// send writes the commands and the pack in a second goroutine and reads the answer in the calling goroutine, because a
+// server may answer and stop reading before it has received the whole pack.
+func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error,
+	read func(*pktReader) error) error {
 	l.once.Do(func() {}) // from now on the method close must not write
 	defer l.conn.abort()
 	l.remote.stats.requests.Add(1)
@@ -106,9 +109,10 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	return err
 }
 
-// pushError stops the pack function and returns the reason why a push has failed. The parameter read is the error that occurred
-// while the answer was read; if it is nil, the push has not failed and pushError returns nil. The reason is the error that ended
-// the watch if there is one, otherwise an error of the pack function that no broken connection has caused, otherwise read.
+// pushError stops the pack function and returns the reason why a push has failed. The parameter read is the error that
+// occurred while the answer was read; if it is nil, the push has not failed and pushError returns nil. The reason is
+// the error that ended the watch if there is one, otherwise an error of the pack function that no broken connection has
+// caused, otherwise read.
 func pushError(w *watch, e *emitter, read error) error {
 	if read == nil {
 		// The server has answered, so it does not need the rest of the pack.

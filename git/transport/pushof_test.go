@@ -14,7 +14,8 @@ func TestPushOfKnownRef(t *testing.T) {
 		fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), f)
 		t.Run(f.String(), func(t *testing.T) {
 			eachWay(t, f, func(t *testing.T, dir string, r *Remote) {
-				results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/afs/x", New: fx.first}}, Pack: packing(fx.dir, fx.first.String())})
+				results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/afs/x", New: fx.first}},
+					Pack: packing(fx.dir, fx.first.String())})
 				wantKinds(t, results, err, done)
 				reported, err := r.Refs(t.Context(), []string{"refs/afs/"})
 				if err != nil || len(reported.List) != 1 {
@@ -30,7 +31,8 @@ func TestPushOfKnownRef(t *testing.T) {
 						t.Errorf("refs that the server reported: got %+v", p.Receiver)
 					}
 					results, err = p.Send(t.Context(), PushRequest{
-						Updates: []RefUpdate{{Name: "refs/afs/x", Old: fx.first, New: fx.head}}, Pack: packing(fx.dir, fx.head.String(), "^"+fx.first.String()),
+						Updates: []RefUpdate{{Name: "refs/afs/x", Old: fx.first, New: fx.head}},
+						Pack:    packing(fx.dir, fx.head.String(), "^"+fx.first.String()),
 					})
 					p.Close()
 					wantKinds(t, results, err, want)

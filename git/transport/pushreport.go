@@ -46,7 +46,8 @@ func (e *Rejected) Error() string { return "server rejected " + e.Ref + ": " + e
 // rejectKind classifies the texts that git's receive-pack sends. The protocol has no error codes. An unknown text is
 // RejectOther, after which the caller can list the refs to see which updates were made.
 func rejectKind(text string) RejectKind {
-	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
+	// "hook declined", "pre-receive hook declined", "protected branch hook declined"
+	if strings.HasSuffix(text, "hook declined") {
 		return RejectHook
 	}
 	// The texts are those of git's builtin/receive-pack.c and refs code. "stale ref" is that of artifactfs serve.
@@ -63,7 +64,8 @@ func rejectKind(text string) RejectKind {
 		return RejectAtomic
 	case "shallow update not allowed":
 		return RejectShallow
-	case "failed to update ref", "failed to lock", "failed to delete", "reference already exists", "reference does not exist",
+	case "failed to update ref", "failed to lock", "failed to delete", "reference already exists",
+		"reference does not exist",
 		"incorrect old value provided", "stale ref", "reference conflict due to case-insensitive filesystem":
 		return RejectMoved
 	}
@@ -111,8 +113,8 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	}
 }
 
-// cutAfter returns the error for a stream that ended with err before its packet number n. If n is greater than zero, the end is
-// unexpected, because packets preceded it.
+// cutAfter returns the error for a stream that ended with err before its packet number n. If n is greater than zero,
+// the end is unexpected, because packets preceded it.
 func cutAfter(n int, err error) error {
 	if n > 0 {
 		return cut(err)
@@ -166,7 +168,8 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	if err != nil {
 		return err
 	}
-	// A server lists the tips of its alternates as ".have". A pack need not contain objects that are reachable from these tips.
+	// A server lists the tips of its alternates as ".have". A pack need not contain objects that are reachable from these
+	// tips.
 	switch {
 	case name == ".have":
 		about.Alternates = append(about.Alternates, id)
@@ -177,7 +180,8 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	return nil
 }
 
-// banded reads the report from band 1 of the answer, and stores the last part of the server's messages, which arrive on band 2.
+// banded reads the report from band 1 of the answer, and stores the last part of the server's messages, which arrive on
+// band 2.
 type banded struct {
 	p *pktReader
 	// rest is the unread part of the current packet.
@@ -253,8 +257,8 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	return results, err
 }
 
-// parseReport parses the report about updates and returns the result of each update. The function said returns the messages that
-// the server has sent on band 2; parseReport calls said after it has read the report.
+// parseReport parses the report about updates and returns the result of each update. The function said returns the
+// messages that the server has sent on band 2; parseReport calls said after it has read the report.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -295,8 +299,8 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			return nil, fmt.Errorf("%w: unexpected line %.80q in the push report", errProtocol, line)
 		}
 	}
-	// If the server could not unpack the pack, it reports this once for all updates. This failure replaces the results of the
-	// updates that needed the pack.
+	// If the server could not unpack the pack, it reports this once for all updates. This failure replaces the results of
+	// the updates that needed the pack.
 	for i, u := range updates {
 		rejected, _ := results[i].(*Rejected)
 		switch {
@@ -310,9 +314,10 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		case !reported[i]:
 			return nil, fmt.Errorf("%w: push report lacks the result of ref %s", errProtocol, u.Name)
 		}
-		// The report only states that a hook, the unpacker or a lock has failed. The reason is in the output on band 2, so append
-		// that output.
-		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack || rejected.Kind == RejectMoved) && said() != "" {
+		// The report only states that a hook, the unpacker or a lock has failed. The reason is in the output on band 2, so
+		// append that output.
+		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack ||
+			rejected.Kind == RejectMoved) && said() != "" {
 			rejected.Text += ": " + said()
 		}
 	}

@@ -14,8 +14,8 @@ const (
 	// A body whose length is unknown is sent only if it is larger than postWhole, because some servers and proxies do not
 	// support such requests. git's http.postBuffer serves the same purpose.
 	postWhole = 1 << 20
-	// advertisedLong is a number of refs. If a server lists more refs for a push, later calls of receive avoid requesting the
-	// complete list.
+	// advertisedLong is a number of refs. If a server lists more refs for a push, later calls of receive avoid requesting
+	// the complete list.
 	advertisedLong = 256
 )
 
@@ -24,10 +24,11 @@ type webPush struct{ web *web }
 
 var _ pushLine = webPush{}
 
-// receive requests the server's capabilities and refs. If the server has many refs, receive keeps the capabilities. Later calls
-// that have prefixes then request only the refs below these prefixes, from upload-pack.
+// receive requests the server's capabilities and refs. If the server has many refs, receive keeps the capabilities.
+// Later calls that have prefixes then request only the refs below these prefixes, from upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
-	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the first listing.
+	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the
+	// first listing.
 	h.mu.Lock()
 	known := h.receiver
 	h.mu.Unlock()
@@ -66,8 +67,8 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 // openBlind returns a push at once, because an HTTP push is one request that needs no preceding listing.
 func (h *web) openBlind() pushLine { return webPush{h} }
 
-// filterRefs returns the refs whose names begin with one of the prefixes. It reuses the array of the slice refs, whose contents
-// are lost.
+// filterRefs returns the refs whose names begin with one of the prefixes. It reuses the array of the slice refs, whose
+// contents are lost.
 func filterRefs(refs []Ref, prefixes []string) []Ref {
 	filtered := refs[:0]
 	for _, r := range refs {
@@ -101,7 +102,8 @@ func (webPush) close() {}
 
 // send sends the push as one POST request. The request is not repeated after a transport fault, because the server may
 // have applied the updates.
-func (l webPush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
+func (l webPush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error,
+	read func(*pktReader) error) error {
 	h := l.web
 	base, _ := h.at()
 	c := call{method: http.MethodPost, service: receivePack, kind: "result", url: below(base, receivePack.path(), "")}
@@ -142,8 +144,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	return err
 }
 
-// upload is the body of a push: the commands in head, then the pack. The field made is the emitter that runs the pack function,
-// which writes the pack into the field pipe. The field all is a reader of the whole body.
+// upload is the body of a push: the commands in head, then the pack. The field made is the emitter that runs the pack
+// function, which writes the pack into the field pipe. The field all is a reader of the whole body.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader
@@ -151,8 +153,8 @@ type upload struct {
 	all  io.Reader
 }
 
-// start starts the pack function and returns the body and its length. If the body is larger than postWhole, the length is unknown
-// and start returns -1 as the length.
+// start starts the pack function and returns the body and its length. If the body is larger than postWhole, the length
+// is unknown and start returns -1 as the length.
 func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer) error) (io.ReadCloser, int64, error) {
 	r, w := io.Pipe()
 	u.pipe = r

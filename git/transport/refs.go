@@ -12,8 +12,8 @@ import (
 // maxRefs is the maximum number of refs that a server may list.
 const maxRefs = 4 << 20
 
-// refsMessage returns the ls-refs request. It asks for the targets of annotated tags and of symbolic refs, and restricts
-// the listing to prefixes.
+// refsMessage returns the ls-refs request. It asks for the targets of annotated tags and of symbolic refs, and
+// restricts the listing to prefixes.
 func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	b := command(caps, "ls-refs", 64*len(prefixes))
 	b = pktline.AppendLine(b, "peel")
@@ -30,8 +30,8 @@ func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseRefs parses an answer to ls-refs. The protocol allows servers to ignore the prefixes, so parseRefs drops refs whose names
-// do not begin with one of the prefixes. It also drops refs with invalid names.
+// parseRefs parses an answer to ls-refs. The protocol allows servers to ignore the prefixes, so parseRefs drops refs
+// whose names do not begin with one of the prefixes. It also drops refs with invalid names.
 func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 	var refs Refs
 	for n := 0; ; n++ {
@@ -52,7 +52,8 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
-			// A ref without an id is a HEAD whose branch does not exist yet. The target of HEAD is the branch that the first commit will create.
+			// A ref without an id is a HEAD whose branch does not exist yet. The target of HEAD is the branch that the first
+			// commit will create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
@@ -73,7 +74,8 @@ func wanted(name string, prefixes []string) bool {
 	return len(prefixes) == 0
 }
 
-// parseRef parses a line "<id> <name>" and the attributes that follow the name. The word "unborn" in place of the id leaves ID zero.
+// parseRef parses a line "<id> <name>" and the attributes that follow the name. The word "unborn" in place of the id
+// leaves ID zero.
 func parseRef(f object.Format, line string) (Ref, error) {
 	var ref Ref
 	id, rest, ok := strings.Cut(line, " ")

@@ -28,7 +28,8 @@ func (h *web) newFront(set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &web{remote: r, endpoint: h.endpoint, transport: t, dialer: d, set: ws, base: base, auth: h.auth, relay: r.route}, nil
+	return &web{remote: r, endpoint: h.endpoint, transport: t, dialer: d, set: ws, base: base, auth: h.auth,
+		relay: r.route}, nil
 }
 
 // nearest returns the front if it may be used for the next request, and nil otherwise. After the request, the caller
@@ -47,20 +48,23 @@ func (h *web) report(err error) {
 	switch {
 	case h == nil:
 		return
-	case err == nil, err == io.EOF, errors.As(err, &lacks): // io.EOF is the regular end of a pack whose start was reported before
+	case err == nil, err == io.EOF, errors.As(err, &lacks):
+		// io.EOF is the regular end of a pack whose start was reported before
 		h.relay.Answered(err == io.EOF)
 		return
 	// The caller has ended the request, which shows nothing about the relay.
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, errAborted), errors.Is(err, errClosed):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, errAborted),
+		errors.Is(err, errClosed):
 		return
 	}
 	h.relay.Failed(err, !isFault(err) || errors.As(err, &status))
-	h.remote.log.Info("relay failed, the git server is asked", zap.String("relay", h.relay.URL()), zap.String("remote", h.remote.URL()),
+	h.remote.log.Info("relay failed, the git server is asked", zap.String("relay", h.relay.URL()),
+		zap.String("remote", h.remote.URL()),
 		zap.Error(err))
 }
 
-// InvalidAnswer records that the contents of an answer were invalid. If the answer has come from a relay, the next requests are sent to the
-// git server.
+// InvalidAnswer records that the contents of an answer were invalid. If the answer has come from a relay, the next
+// requests are sent to the git server.
 func (r *Remote) InvalidAnswer(err error) {
 	if c, _, _ := r.known(); c != nil {
 		if h, ok := c.(*web); ok {
@@ -69,7 +73,8 @@ func (r *Remote) InvalidAnswer(err error) {
 	}
 }
 
-// converse sends a command and calls read with the answer. If the answer of a relay cannot be read, it sends the command to the git server.
+// converse sends a command and calls read with the answer. If the answer of a relay cannot be read, it sends the
+// command to the git server.
 func converse(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
 	a, err := c.exchange(ctx, kind, message)
 	for err == nil {

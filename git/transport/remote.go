@@ -22,13 +22,13 @@ import (
 const (
 	defaultStall   = 30 * time.Second
 	defaultConnect = 15 * time.Second
-	// waitMost is the longest pause that the client makes because the server asks for one. If the server asks for a longer pause,
-	// the client does not retry, and returns the error to the caller.
+	// waitMost is the longest pause that the client makes because the server asks for one. If the server asks for a longer
+	// pause, the client does not retry, and returns the error to the caller.
 	waitMost = 2 * time.Minute
 )
 
-// carrier is an interface that exchanges messages with a server over one kind of connection. It has two implementations: web for
-// HTTP, and lanes for ssh, git:// and local processes.
+// carrier is an interface that exchanges messages with a server over one kind of connection. It has two
+// implementations: web for HTTP, and lanes for ssh, git:// and local processes.
 type carrier interface {
 	// discover requests the server's capabilities.
 	discover(ctx context.Context) (Capabilities, error)
@@ -73,9 +73,10 @@ func (a *answer) abort() { a.once.Do(func() { a.drop() }) }
 
 // Remote is a git repository behind a URL. It is safe for concurrent use.
 //
-// Lock order: no goroutine acquires a lock while it holds another, or waits for the network while it holds one. The channel
-// discoveryToken is not a lock: it has room for one element, and a goroutine requests the capabilities only after it has sent an
-// element to the channel. Other goroutines wait until the element was removed, or until their context ends.
+// Lock order: no goroutine acquires a lock while it holds another, or waits for the network while it holds one. The
+// channel discoveryToken is not a lock: it has room for one element, and a goroutine requests the capabilities only
+// after it has sent an element to the channel. Other goroutines wait until the element was removed, or until their
+// context ends.
 type Remote struct {
 	endpoint *endpoint.URL
 	opts     Options
@@ -139,7 +140,8 @@ func (r *Remote) Close() error {
 	return nil
 }
 
-// newCarrier returns the carrier for the remote's URL. The URL is first rewritten by the insteadOf settings of git's configuration.
+// newCarrier returns the carrier for the remote's URL. The URL is first rewritten by the insteadOf settings of git's
+// configuration.
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
 	if ep.Scheme == endpoint.Local {
@@ -178,8 +180,8 @@ func (r *Remote) known() (carrier, *Capabilities, error) {
 	return r.carrier, r.caps, nil
 }
 
-// connect returns the carrier and the capabilities. The first successful call requests the capabilities from the server. Later
-// calls return the stored values.
+// connect returns the carrier and the capabilities. The first successful call requests the capabilities from the
+// server. Later calls return the stored values.
 func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	c, caps, err := r.known()
 	if err != nil || caps != nil {
@@ -214,7 +216,8 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	return c, found, nil
 }
 
-// createCarrier creates the carrier for the remote's URL and stores it in r. The caller has sent an element to r.discoveryToken.
+// createCarrier creates the carrier for the remote's URL and stores it in r. The caller has sent an element to
+// r.discoveryToken.
 func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	c, err := r.newCarrier(ctx)
 	if err != nil {
@@ -267,14 +270,16 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts connects to the server and calls the function in the parameter once with the carrier and the capabilities. It repeats
-// this until the function succeeds, fails with an error that is not transient, or Options.Retries is used up.
+// attempts connects to the server and calls the function in the parameter once with the carrier and the capabilities.
+// It repeats this until the function succeeds, fails with an error that is not transient, or Options.Retries is used
+// up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
 
 // attemptsAtMost is like attempts, but uses the number retries in place of Options.Retries.
-func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, once func(carrier, Capabilities) error) error {
+func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string,
+	once func(carrier, Capabilities) error) error {
 	return r.try(ctx, retries, verb, func() error {
 		c, caps, err := r.connect(ctx)
 		if err == nil {
@@ -287,8 +292,8 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 // pauses are the pauses before retries, in addition to the pause that the server has requested.
 var pauses = backoff.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// try calls the function in the parameter once until this function succeeds, fails with an error that is not transient, or the
-// retries are used up. The parameter verb is the start of the error message.
+// try calls the function in the parameter once until this function succeeds, fails with an error that is not transient,
+// or the retries are used up. The parameter verb is the start of the error message.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
@@ -302,7 +307,8 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := t.after + pauses.Pause(n+1); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
-					r.log.Debug("retry request", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
+					r.log.Debug("retry request", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait),
+						zap.Error(err))
 					if clock.Wait(ctx, wait) {
 						continue
 					}
@@ -316,15 +322,15 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 	}
 }
 
-// fits reports whether another attempt is possible after a pause of the duration wait: the pause must end before the deadline of
-// ctx and must not be longer than waitMost.
+// fits reports whether another attempt is possible after a pause of the duration wait: the pause must end before the
+// deadline of ctx and must not be longer than waitMost.
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
 }
 
-// patient reports whether Options.Patience allows another attempt. The parameter after is the time between the start of the first
-// attempt and the start of the next one.
+// patient reports whether Options.Patience allows another attempt. The parameter after is the time between the start of
+// the first attempt and the start of the next one.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
 }
@@ -375,7 +381,8 @@ func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read 
 	})
 }
 
-// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other errors unchanged.
+// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other
+// errors unchanged.
 func streamFault(err error) error {
 	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault(err)
@@ -383,8 +390,8 @@ func streamFault(err error) error {
 	return err
 }
 
-// Fetch requests the wanted objects and all objects that are reachable from them, as far as Depth and Filter allow. It returns
-// when the pack begins to arrive. If the server advertises filters but refuses the filter of the request
+// Fetch requests the wanted objects and all objects that are reachable from them, as far as Depth and Filter allow. It
+// returns when the pack begins to arrive. If the server advertises filters but refuses the filter of the request
 // (uploadpackfilter.allow), the request is repeated without it, and FetchResponse.Unfiltered is true.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	send := func(req FetchRequest) (res *FetchResponse, err error) {

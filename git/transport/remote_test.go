@@ -122,7 +122,8 @@ func testFetch(t *testing.T, r *Remote, fx fixture) {
 	if n, err := res.Pack.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("Read behind the end = %d, %v", n, err)
 	}
-	for _, req := range []FetchRequest{{}, {Wants: []object.ID{{}}}, {Wants: wants, Filter: "a\nb"}, {Wants: wants, Depth: -1}} {
+	for _, req := range []FetchRequest{{}, {Wants: []object.ID{{}}}, {Wants: wants, Filter: "a\nb"},
+		{Wants: wants, Depth: -1}} {
 		if res, err := r.Fetch(t.Context(), req); err == nil {
 			res.Pack.Close()
 			t.Errorf("Fetch(%+v) succeeded", req)
@@ -210,7 +211,8 @@ func testConcurrent(t *testing.T, r *Remote, fx fixture) {
 	if n := after.Connections - before.Connections; n > 3 {
 		t.Errorf("3 fetches at once opened %d connections", n)
 	}
-	if after.BytesIn <= before.BytesIn || after.BytesOut <= before.BytesOut || after.RoundTrips != after.Requests+after.Connections {
+	if after.BytesIn <= before.BytesIn || after.BytesOut <= before.BytesOut ||
+		after.RoundTrips != after.Requests+after.Connections {
 		t.Errorf("Stats = %+v", after)
 	}
 }
@@ -329,14 +331,16 @@ func TestRefusedFilter(t *testing.T) {
 					t.Fatalf("fetch with a refused filter: %v", err)
 				}
 				if ids := unpack(t, fx.format, res.Pack); !res.Unfiltered || len(ids) <= len(fx.blobs) {
-					t.Errorf("fetch with a refused filter: unfiltered %t, %d objects, want the commit with its %d blobs", res.Unfiltered, len(ids), len(fx.blobs))
+					t.Errorf("fetch with a refused filter: unfiltered %t, %d objects, want the commit with its %d blobs",
+						res.Unfiltered, len(ids), len(fx.blobs))
 				}
 			}
 			if caps, err := r.Capabilities(t.Context()); err != nil || caps.Filter {
 				t.Errorf("Capabilities after the refusal = %+v, %v, want no filters", caps, err)
 			}
 			missing := object.MustID(strings.Repeat("1", 40))
-			if _, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{missing}, Filter: filterBlobs}); !errors.As(err, new(NotOurRef)) {
+			if _, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{missing}, Filter: filterBlobs}); !errors.As(err,
+				new(NotOurRef)) {
 				t.Errorf("fetch of a missing object with a refused filter: got %v, want NotOurRef", err)
 			}
 		})

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	}
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" || strings.HasSuffix(strings.ToLower(name), "_proxy") || name == "SSH_ASKPASS" {
+		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" || strings.HasSuffix(strings.ToLower(name), "_proxy") ||
+			name == "SSH_ASKPASS" {
 			os.Unsetenv(name)
 		}
 	}
@@ -57,7 +58,8 @@ func git(t testing.TB, dir string, stdin string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", args...)
 	cmd.Dir, cmd.Stdin = dir, strings.NewReader(stdin)
-	cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a@b")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -148,7 +150,8 @@ func backend(root string) http.Handler {
 	out, _ := exec.Command("git", "--exec-path").Output()
 	return &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), Root: "/", Dir: root,
-		Env:        []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent"},
+		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1",
+			"HOME=/nonexistent"},
 		InheritEnv: []string{"PATH"},
 		Stderr:     io.Discard,
 		Logger:     log.New(io.Discard, "", 0),
@@ -254,7 +257,8 @@ func serveGitDaemon(t testing.TB, root string) string {
 		t.Skip("git daemon is not installed")
 	}
 	port := freePort(t)
-	startServer(t, port, exec.Command(path, "--export-all", "--reuseaddr", "--listen=127.0.0.1", "--port="+port, "--base-path="+root, root))
+	startServer(t, port, exec.Command(path, "--export-all", "--reuseaddr", "--listen=127.0.0.1", "--port="+port,
+		"--base-path="+root, root))
 	return "git://127.0.0.1:" + port
 }
 
@@ -274,16 +278,19 @@ func serveSSH(t *testing.T) string {
 	}
 	dir, port := t.TempDir(), freePort(t)
 	for _, key := range []string{"host", "user"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, key)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+			filepath.Join(dir, key)).CombinedOutput(); err != nil {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
-	conf := fmt.Sprintf("Port %s\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nAcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\n", port, dir, dir)
+	conf :=
+		fmt.Sprintf("Port %s\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nAcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\n", port, dir, dir)
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	startServer(t, port, exec.Command(sshd, "-D", "-e", "-f", filepath.Join(dir, "conf")))
-	t.Setenv("GIT_SSH_COMMAND", fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes", dir))
+	t.Setenv("GIT_SSH_COMMAND",
+		fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes", dir))
 	return "ssh://127.0.0.1:" + port
 }
 

@@ -12,17 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is the time for which a spare HTTP connection is kept. It is short, because servers soon close connections that carry
-// no request, and the address of the host may change.
+// spareAge is the time for which a spare HTTP connection is kept. It is short, because servers soon close connections
+// that carry no request, and the address of the host may change.
 const spareAge = 10 * time.Second
 
-// OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that needs the
-// spare connection while it is being opened waits for it. OpenSpare does nothing if the capabilities are not known yet, if a
-// spare connection is ready or is being opened, or if the remote is reached over HTTP through a proxy. After an exchange has
-// taken the spare connection, the next call of OpenSpare opens another one. Failures are only logged.
+// OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that
+// needs the spare connection while it is being opened waits for it. OpenSpare does nothing if the capabilities are not
+// known yet, if a spare connection is ready or is being opened, or if the remote is reached over HTTP through a proxy.
+// After an exchange has taken the spare connection, the next call of OpenSpare opens another one. Failures are only
+// logged.
 //
-// Over HTTP the TLS handshake of the spare connection is completed, and the connection is closed if it is not used within ten
-// seconds. On other carriers the spare connection leads to upload-pack, and is kept as long as other idle connections.
+// Over HTTP the TLS handshake of the spare connection is completed, and the connection is closed if it is not used
+// within ten seconds. On other carriers the spare connection leads to upload-pack, and is kept as long as other idle
+// connections.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
 	if err != nil || caps == nil || r.tasks.begin() != nil {
@@ -59,14 +61,15 @@ type webDialer struct {
 	age   time.Duration // time for which a spare connection is kept
 
 	mu sync.Mutex
-	// mu protects the fields below. The field last is the server of the last connection; the next spare connection is opened to
-	// this server.
+	// mu protects the fields below. The field last is the server of the last connection; the next spare connection is
+	// opened to this server.
 	last   place
 	ahead  *spareConn // the spare connection; nil if there is none, or if an exchange has taken it
 	closed bool
 }
 
-// spareConn is a spare connection, or the attempt to open one. It is stored in webDialer.ahead until an exchange takes it.
+// spareConn is a spare connection, or the attempt to open one. It is stored in webDialer.ahead until an exchange takes
+// it.
 type spareConn struct {
 	at     place
 	opened chan struct{} // closed when the attempt to open the connection has succeeded or failed
@@ -141,8 +144,8 @@ func (d *webDialer) used() bool {
 	return d.last.addr != ""
 }
 
-// reserve registers a spare connection to the server of the last connection, and returns the function that opens the connection.
-// It returns nil if a spare connection to that server already exists.
+// reserve registers a spare connection to the server of the last connection, and returns the function that opens the
+// connection. It returns nil if a spare connection to that server already exists.
 func (d *webDialer) reserve() func(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,8 +195,8 @@ func (d *webDialer) expire(s *spareConn) {
 	}
 }
 
-// drop closes a spare connection that was removed from webDialer.ahead. If the connection is still being opened, it is closed as
-// soon as it is open.
+// drop closes a spare connection that was removed from webDialer.ahead. If the connection is still being opened, it is
+// closed as soon as it is open.
 func (d *webDialer) drop(s *spareConn) {
 	d.mu.Lock()
 	s.dropped = true
@@ -219,7 +222,8 @@ func (d *webDialer) close() {
 	}
 }
 
-// socketOf returns the socket below the TLS layers of the connection c. There are two layers if the proxy is also reached over TLS.
+// socketOf returns the socket below the TLS layers of the connection c. There are two layers if the proxy is also
+// reached over TLS.
 func socketOf(c net.Conn) *socket {
 	for {
 		switch layer := c.(type) {
@@ -233,7 +237,8 @@ func socketOf(c net.Conn) *socket {
 	}
 }
 
-// alive reports whether the peer has not closed c, a connection on which no request was sent. It neither waits nor consumes bytes.
+// alive reports whether the peer has not closed c, a connection on which no request was sent. It neither waits nor
+// consumes bytes.
 func alive(c net.Conn) bool {
 	sc, ok := socketOf(c).Conn.(syscall.Conn)
 	if !ok {
@@ -256,8 +261,8 @@ func alive(c net.Conn) bool {
 	return err == nil && quiet
 }
 
-// spare returns a function that opens one more connection, because the caller is about to use the idle connections. It returns
-// nil if a spare connection is idle or is being opened.
+// spare returns a function that opens one more connection, because the caller is about to use the idle connections. It
+// returns nil if a spare connection is idle or is being opened.
 func (s *lanes) spare() func(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,8 +292,8 @@ func (s *lanes) spare() func(context.Context) error {
 	}
 }
 
-// awaitSpare waits for the spare connection that is being opened. It returns false at once if no spare connection is being
-// opened, or if another exchange is already waiting for it.
+// awaitSpare waits for the spare connection that is being opened. It returns false at once if no spare connection is
+// being opened, or if another exchange is already waiting for it.
 func (s *lanes) awaitSpare(ctx context.Context) (bool, error) {
 	s.mu.Lock()
 	opened := s.opening

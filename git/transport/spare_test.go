@@ -109,7 +109,8 @@ func TestSpareIsUsed(t *testing.T) {
 func TestSpareSavesRoundTrips(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r.git"), object.SHA1)
-	for name, serve := range map[string]func(gittest.ServerOptions) (*gittest.Server, error){"http": gittest.Serve, "git": gittest.ServeGitDaemon} {
+	for name, serve := range map[string]func(gittest.ServerOptions) (*gittest.Server, error){"http": gittest.Serve,
+		"git": gittest.ServeGitDaemon} {
 		t.Run(name, func(t *testing.T) {
 			s, err := serve(gittest.ServerOptions{Root: root, RTT: 50 * time.Millisecond, Cheap: true})
 			if err != nil {
@@ -198,7 +199,8 @@ func TestSpareDiesInUse(t *testing.T) {
 				t.Errorf("fetch failed: %v", err)
 			}
 			after := r.Stats()
-			if asked, opened := after.Requests-before.Requests, after.Connections-before.Connections; asked != c.asked || opened != c.opened {
+			if asked, opened := after.Requests-before.Requests, after.Connections-before.Connections; asked != c.asked ||
+				opened != c.opened {
 				t.Errorf("got %d requests and %d new connections, want %d and %d", asked, opened, c.asked, c.opened)
 			}
 		})
@@ -214,7 +216,8 @@ func TestOldSpareIsClosed(t *testing.T) {
 	d.age = time.Millisecond
 	d.mu.Unlock()
 	r.OpenSpare()
-	await.Until(t, "the server notices that the spare was closed", func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
+	await.Until(t, "the server notices that the spare was closed",
+		func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
 	if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
 		t.Errorf("fetch after the spare expired: got %v, %+v", err, r.Stats())
 	}
@@ -244,7 +247,8 @@ func TestSpareWithTLS(t *testing.T) {
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
 	s := serveWeb(t, root, true)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("GIT_SSL_CAINFO", ca)
@@ -271,7 +275,8 @@ func TestAliveBehindTicket(t *testing.T) {
 	// A server that requests a certificate sends its tickets after the client has finished its handshake.
 	conf := &tls.Config{Certificates: secure.TLS.Certificates, ClientAuth: tls.RequestClientCert}
 	addr, accepted := silentServer(t)
-	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute}, tls: &tls.Config{InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}, stats: &counters{}}
+	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute},
+		tls: &tls.Config{InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}, stats: &counters{}}
 	var peer *tls.Conn
 	shaken := make(chan error, 1)
 	go func() {
@@ -336,7 +341,8 @@ func silentServer(t *testing.T) (addr string, accepted <-chan net.Conn) {
 func TestWaitForSpareMayBeGivenUp(t *testing.T) {
 	addr, accepted := silentServer(t)
 	at := place{addr: addr, secure: true}
-	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute}, tls: &tls.Config{InsecureSkipVerify: true}, stats: &counters{}, age: time.Minute, last: at}
+	d := &webDialer{tcp: net.Dialer{Timeout: time.Minute}, tls: &tls.Config{InsecureSkipVerify: true}, stats: &counters{},
+		age: time.Minute, last: at}
 	defer d.close()
 	open := d.reserve()
 	if d.reserve() != nil {

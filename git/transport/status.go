@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/backoff"
 )
 
-// judge returns the error that corresponds, for a git client, to the status and the content type of res. It returns nil if res is
-// an answer to the request c.
+// judge returns the error that corresponds, for a git client, to the status and the content type of res. It returns nil
+// if res is an answer to the request c.
 func (h *web) judge(c call, res *http.Response) error {
 	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
 	after := backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryWait)
@@ -22,11 +22,13 @@ func (h *web) judge(c call, res *http.Response) error {
 		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.answerType() {
 			return nil
 		}
-		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
+		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" &&
+			c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answered with an HTML page", ErrNotFound) // an HTML page is often a login page
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answered with content type %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
+			return fmt.Errorf("%w: server answered with content type %s", ErrNoPush,
+				plain([]byte(res.Header.Get("Content-Type"))))
 		}
 		if c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answered with content type %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))

@@ -2,8 +2,8 @@ package transport
 
 import "sync"
 
-// tasks counts the background goroutines and child processes of a Remote, for which Remote.Close waits. The lock mu protects the
-// field closed, so that no task begins after Close has started to wait. The zero value is ready to use.
+// tasks counts the background goroutines and child processes of a Remote, for which Remote.Close waits. The lock mu
+// protects the field closed, so that no task begins after Close has started to wait. The zero value is ready to use.
 type tasks struct {
 	running sync.WaitGroup
 

@@ -1,24 +1,26 @@
 // Package transport is a git protocol version 2 client over http(s), ssh, git:// and local processes.
 //
-// A new Remote needs one connection, one request for the capabilities (the discovery), and then one request for each command. An open
-// connection is kept for the next command. The first command may be sent at the same time as the discovery (RefsAhead, FetchAhead).
-// Several commands may run at once, each on its own connection. Servers are not trusted: the parsers accept what the protocol allows
-// and reject the rest, and the size that a message claims to have does not determine how much memory is allocated.
+// A new Remote needs one connection, one request for the capabilities (the discovery), and then one request for each
+// command. An open connection is kept for the next command. The first command may be sent at the same time as the
+// discovery (RefsAhead, FetchAhead). Several commands may run at once, each on its own connection. Servers are not
+// trusted: the parsers accept what the protocol allows and reject the rest, and the size that a message claims to have
+// does not determine how much memory is allocated.
 //
-// Terms: an *exchange* is one request and its answer. A *carrier* makes exchanges over one kind of connection: *web* over
-// HTTP, *lanes* over ssh, git:// and pipes to local processes. A *lane* is a connection to one upload-pack process, which
-// serves one exchange after the other. A *spare* is a connection that was opened before it is needed, for the next
-// exchange that would have to open one. A *stall* is a wait for bytes that is longer than Options.Stall. This package
-// does not verify packs; the reader of a pack does.
+// Terms: an *exchange* is one request and its answer. A *carrier* makes exchanges over one kind of connection: *web*
+// over HTTP, *lanes* over ssh, git:// and pipes to local processes. A *lane* is a connection to one upload-pack
+// process, which serves one exchange after the other. A *spare* is a connection that was opened before it is needed,
+// for the next exchange that would have to open one. A *stall* is a wait for bytes that is longer than Options.Stall.
+// This package does not verify packs; the reader of a pack does.
 //
-// Retries: an exchange is repeated after transport faults, status 429 and status 5xx, but only before the first byte of a
-// pack. Pack.Read returns later faults. If a kept or spare connection turns out to be dead, the exchange is repeated once
-// on a new connection, which does not count as a retry.
+// Retries: an exchange is repeated after transport faults, status 429 and status 5xx, but only before the first byte of
+// a pack. Pack.Read returns later faults. If a kept or spare connection turns out to be dead, the exchange is repeated
+// once on a new connection, which does not count as a retry.
 //
-// Locks: no goroutine acquires a lock while it holds another, or waits for the network, the disk or a child process while it holds one.
+// Locks: no goroutine acquires a lock while it holds another, or waits for the network, the disk or a child process
+// while it holds one.
 //
-// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package git/transport/endpoint
-// parses URLs and settings.
+// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package
+// git/transport/endpoint parses URLs and settings.
 package transport
 
 import (
@@ -38,8 +40,10 @@ type Environment = endpoint.Environment
 
 // Options configures a Remote. The zero value is usable.
 type Options struct {
-	Login      *Login        // token for the remote's own host, sent over http(s) only, as the password or as Bearer; nil if there is none
-	Env        Environment   // environment of child processes, and the source of settings; nil means the environment of this process
+	// token for the remote's own host, sent over http(s) only, as the password or as Bearer; nil if there is none
+	Login *Login
+	// environment of child processes, and the source of settings; nil means the environment of this process
+	Env        Environment
 	Stall      time.Duration // an exchange fails if it waits for bytes longer than this; default 30 s
 	Connect    time.Duration // time limit for opening a connection; default 15 s
 	Retries    int           // number of retries after transport faults, status 429 and 5xx
@@ -86,8 +90,8 @@ type Refs struct {
 // FetchRequest describes the objects to fetch.
 type FetchRequest struct {
 	Wants []object.ID
-	// Haves lists commits that the caller has, together with everything that is reachable from these commits. The server leaves
-	// all of these objects out of the pack. A commit that the server does not have is ignored.
+	// Haves lists commits that the caller has, together with everything that is reachable from these commits. The server
+	// leaves all of these objects out of the pack. A commit that the server does not have is ignored.
 	Haves  []object.ID
 	Depth  int    // number of commits of history; 0 means all commits
 	Filter string // filter such as "blob:none"; "" means no filter
@@ -121,8 +125,8 @@ type Stats struct {
 	Relay       *via.Usage // use of the relay; nil if there is no relay
 }
 
-// Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. Open uses
-// neither the network nor the disk.
+// Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. Open
+// uses neither the network nor the disk.
 func Open(rawURL string, o Options) (*Remote, error) {
 	ep, err := endpoint.Parse(rawURL)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// watch ends an exchange when its context ends, when a read or write takes longer than stall, or when the remote is closed. To
-// end the exchange, watch calls the function kill, which makes reads and writes that are blocked return.
+// watch ends an exchange when its context ends, when a read or write takes longer than stall, or when the remote is
+// closed. To end the exchange, watch calls the function kill, which makes reads and writes that are blocked return.
 type watch struct {
 	stall time.Duration
 	kill  func()
@@ -39,8 +39,8 @@ type watches struct {
 	closed bool
 }
 
-// add registers an exchange. The function kill must make the reads and writes of the exchange return if they are blocked; it is
-// called at most once. The stall clock does not run before arm is called.
+// add registers an exchange. The function kill must make the reads and writes of the exchange return if they are
+// blocked; it is called at most once. The stall clock does not run before arm is called.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
 	w.timer = time.AfterFunc(time.Hour, func() {
@@ -80,7 +80,8 @@ func (s *watches) close() {
 	}
 }
 
-// end ends the exchange, unless it was already ended or released. It does not hold mu during the call of kill, because kill may block.
+// end ends the exchange, unless it was already ended or released. It does not hold mu during the call of kill, because
+// kill may block.
 func (w *watch) end(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil && !w.over
@@ -93,8 +94,8 @@ func (w *watch) end(cause error) {
 	}
 }
 
-// arm starts the stall clock when a read or write begins to wait. disarm stops the clock when the wait ends. Between two reads
-// the clock does not run, because the time that the caller takes is not a stall.
+// arm starts the stall clock when a read or write begins to wait. disarm stops the clock when the wait ends. Between
+// two reads the clock does not run, because the time that the caller takes is not a stall.
 func (w *watch) arm() {
 	w.since.Store(time.Now().UnixNano())
 	if w.tick > 0 {
@@ -142,7 +143,8 @@ func (w *watch) ended() error {
 	return w.cause
 }
 
-// explain returns the cause of err, an I/O error: the reason why the exchange was ended, or err itself if the exchange was not ended.
+// explain returns the cause of err, an I/O error: the reason why the exchange was ended, or err itself if the exchange
+// was not ended.
 func (w *watch) explain(err error) error {
 	cause := w.ended()
 	if cause == nil && w.ctx.Err() != nil {
@@ -163,8 +165,8 @@ type watched struct {
 	w *watch
 }
 
-// Read reads from the stream while the stall clock runs. If the exchange was ended, Read returns the reason for the end in place
-// of the stream's error.
+// Read reads from the stream while the stall clock runs. If the exchange was ended, Read returns the reason for the end
+// in place of the stream's error.
 func (s *watched) Read(p []byte) (int, error) {
 	s.w.arm()
 	n, err := s.r.Read(p)
@@ -197,7 +199,8 @@ func (c *counters) fail(err error) {
 
 // snapshot returns the current values.
 func (c *counters) snapshot() Stats {
-	s := Stats{Requests: c.requests.Load(), Connections: c.connections.Load(), BytesIn: c.in.Load(), BytesOut: c.out.Load()}
+	s := Stats{Requests: c.requests.Load(), Connections: c.connections.Load(), BytesIn: c.in.Load(),
+		BytesOut: c.out.Load()}
 	s.RoundTrips = s.Requests + s.Connections
 	c.mu.Lock()
 	defer c.mu.Unlock()

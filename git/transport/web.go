@@ -31,9 +31,9 @@ const (
 	maxRetryWait = 24 * time.Hour // maximum pause in Retry-After; longer pauses are shortened to this value
 )
 
-// web is the carrier over smart HTTP. It uses HTTP/1.1, with which each exchange has its own connection, so that a small answer
-// gets a fair share of the network beside bulk transfers. With HTTP/2, all exchanges would be streams of one connection, and the
-// small answer would get a smaller share.
+// web is the carrier over smart HTTP. It uses HTTP/1.1, with which each exchange has its own connection, so that a
+// small answer gets a fair share of the network beside bulk transfers. With HTTP/2, all exchanges would be streams of
+// one connection, and the small answer would get a smaller share.
 type web struct {
 	remote    *Remote
 	endpoint  *endpoint.URL
@@ -69,7 +69,8 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
-	h := &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}
+	h := &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base,
+		auth: newAuthenticator(r, ep, &base, true)}
 	if r.opts.Via != nil {
 		h.front, err = h.newFront(set)
 	}
@@ -85,8 +86,8 @@ func (h *web) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// spare returns the function that opens a spare connection, as described at the interface carrier. It returns nil if the remote
-// is reached through a proxy, because then only the proxy decides whether an open connection saves time.
+// spare returns the function that opens a spare connection, as described at the interface carrier. It returns nil if
+// the remote is reached through a proxy, because then only the proxy decides whether an open connection saves time.
 func (h *web) spare() func(context.Context) error {
 	if h.front != nil && h.front.dialer.used() {
 		return h.front.spare()
@@ -107,8 +108,8 @@ func (h *web) at() (*url.URL, *authenticator) {
 	return h.base, h.auth
 }
 
-// move sets another base URL. It keeps the authenticator if the new URL may receive the same secrets as the old URL, and
-// otherwise creates a new one.
+// move sets another base URL. It keeps the authenticator if the new URL may receive the same secrets as the old URL,
+// and otherwise creates a new one.
 func (h *web) move(base *url.URL) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,8 +120,8 @@ func (h *web) move(base *url.URL) {
 	}
 }
 
-// samePlace reports whether the URL b may receive secrets that are meant for the URL a. This is true if scheme, host and port are
-// equal, or if b is the https service of the same host.
+// samePlace reports whether the URL b may receive secrets that are meant for the URL a. This is true if scheme, host
+// and port are equal, or if b is the https service of the same host.
 func samePlace(a, b *url.URL) bool {
 	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
 		return false
@@ -131,7 +132,8 @@ func samePlace(a, b *url.URL) bool {
 	return b.Scheme == "https" && endpoint.PortOf(a) == "80" && endpoint.PortOf(b) == "443"
 }
 
-// below returns the URL of a service: the URL base with path appended to its path. Like git, below keeps the query of base.
+// below returns the URL of a service: the URL base with path appended to its path. Like git, below keeps the query of
+// base.
 func below(base *url.URL, path, query string) *url.URL {
 	u := *base
 	u.Path += path
@@ -207,8 +209,8 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 	}
 }
 
-// rebase returns the URL of a repository. The parameter to is the URL to which the discovery of this repository was redirected.
-// rebase returns an error if that URL is not the discovery URL of a repository.
+// rebase returns the URL of a repository. The parameter to is the URL to which the discovery of this repository was
+// redirected. rebase returns an error if that URL is not the discovery URL of a repository.
 func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
@@ -251,8 +253,8 @@ func (h *web) post(ctx context.Context, message []byte) (*answer, error) {
 	base, _ := h.at()
 	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
-	// The server redirects because the repository has moved since the discovery. Repeat the discovery, starting at the URL that
-	// the user named.
+	// The server redirects because the repository has moved since the discovery. Repeat the discovery, starting at the URL
+	// that the user named.
 	var m moved
 	if errors.As(err, &m) && h.set.FollowRedirects {
 		start := *h.endpoint.Base
@@ -316,8 +318,8 @@ func (c call) answerType() string {
 // changes reports whether the request changes the server, so that it must not be repeated after a fault.
 func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }
 
-// send sends the request. After each status 401 it repeats the request with the next login, until the server accepts a login or
-// none is left.
+// send sends the request. After each status 401 it repeats the request with the next login, until the server accepts a
+// login or none is left.
 func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	_, auth := h.at()
 	l, err := auth.first()
@@ -358,8 +360,8 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// once sends the request one time and does not check the status of the answer. It returns errHungUp if the request was sent on a
-// spare connection that was dead.
+// once sends the request one time and does not check the status of the answer. It returns errHungUp if the request was
+// sent on a spare connection that was dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
 	// The context of the request also applies to the response body, so call cancel only after the answer has ended.
 	callCtx, cancel := context.WithCancel(ctx)
@@ -372,7 +374,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
 	w.since.Store(time.Now().UnixNano()) // the time for opening the connection also counts as a wait in Stats.Quiet
-	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that, except for a relay.
+	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that,
+	// except for a relay.
 	if h.relay != nil {
 		w.tick = via.Tick
 		w.arm()
@@ -411,8 +414,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
-		// If a request fails on a connection that net/http has kept, net/http itself repeats the request. But it treats a spare
-		// connection as a new connection and does not repeat the request, so report errHungUp.
+		// If a request fails on a connection that net/http has kept, net/http itself repeats the request. But it treats a
+		// spare connection as a new connection and does not repeat the request, so report errHungUp.
 		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
@@ -443,11 +446,12 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}, res, nil
 }
 
-// drainMost is the maximum number of bytes that are read from the rest of a body, such as an error page, so that the connection
-// can be used again. The connection of a longer body is closed.
+// drainMost is the maximum number of bytes that are read from the rest of a body, such as an error page, so that the
+// connection can be used again. The connection of a longer body is closed.
 const drainMost = 64 << 10
 
-// setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the login.
+// setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the
+// login.
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	req.Header.Set("User-Agent", userAgent)
 	if c.service == uploadPack {
@@ -480,8 +484,8 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.changes() {
 		return
 	}
-	// A request that only reads can be repeated. If the header has the key Idempotency-Key, net/http repeats the request on a new
-	// connection after it was sent on a kept connection that was dead. The list of values is empty, so net/http sends no such
-	// header to the server.
+	// A request that only reads can be repeated. If the header has the key Idempotency-Key, net/http repeats the request
+	// on a new connection after it was sent on a kept connection that was dead. The list of values is empty, so net/http
+	// sends no such header to the server.
 	req.Header["Idempotency-Key"] = []string{}
 }

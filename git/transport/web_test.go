@@ -38,7 +38,8 @@ func TestRoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	unpack(t, fx.format, res.Pack)
-	if want := []string{"GET /r/info/refs", "POST /r/git-upload-pack", "POST /r/git-upload-pack"}; !reflect.DeepEqual(s.requests(), want) {
+	if want := []string{"GET /r/info/refs", "POST /r/git-upload-pack",
+		"POST /r/git-upload-pack"}; !reflect.DeepEqual(s.requests(), want) {
 		t.Errorf("requests = %q", s.requests())
 	}
 	if s.connections() != 1 {
@@ -109,7 +110,8 @@ func TestGzipRequest(t *testing.T) {
 
 // status returns a handler that answers the first requests to paths with the suffix by a status: as many as times
 // states, or all if it is 0.
-func status(code int, header map[string]string, suffix string, times int) func(http.ResponseWriter, *http.Request, http.Handler) {
+func status(code int, header map[string]string, suffix string,
+	times int) func(http.ResponseWriter, *http.Request, http.Handler) {
 	var n atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		if !strings.HasSuffix(r.URL.Path, suffix) || times > 0 && n.Add(1) > int64(times) {
@@ -228,7 +230,8 @@ func TestRedirect(t *testing.T) {
 		t.Errorf("requests to the old URL: got %d, want 1", n)
 	}
 	to = other.URL + "/login"
-	if _, err := openRemote(t, withSecret+"/old", Options{Login: NewLogin("token", "")}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
+	if _, err := openRemote(t, withSecret+"/old", Options{Login: NewLogin("token", "")}).Refs(t.Context(),
+		nil); !errors.Is(err, ErrAuth) {
 		t.Errorf("redirect to a server that requires credentials: got %v", err)
 	}
 	if authorized.Load() {
@@ -339,7 +342,8 @@ func TestProxyFromEnvironment(t *testing.T) {
 	t.Setenv("GIT_CONFIG_COUNT", "1")
 	t.Setenv("GIT_CONFIG_KEY_0", "http.proxy")
 	t.Setenv("GIT_CONFIG_VALUE_0", "127.0.0.1:"+freePort(t))
-	if _, err := openRemote(t, "http://behind-proxy.invalid/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
+	if _, err := openRemote(t, "http://behind-proxy.invalid/r", Options{}).Refs(t.Context(), nil); !errors.Is(err,
+		ErrUnreachable) {
 		t.Errorf("unreachable proxy: got %v", err)
 	}
 }
@@ -352,7 +356,8 @@ func TestTLS(t *testing.T) {
 		t.Errorf("unknown certificate: got %v", err)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("GIT_SSL_CAINFO", ca)

@@ -6,14 +6,16 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// mostRenames is the maximum number of files added by one side whose contents are fetched for git's rename detection. To
-// detect renames, git compares these files with the files that the same side removed and the other side changed.
+// mostRenames is the maximum number of files added by one side whose contents are fetched for git's rename detection.
+// To detect renames, git compares these files with the files that the same side removed and the other side changed.
 const mostRenames = 200
 
-// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: the contents
-// of paths that both sides changed since the tree base, and the contents that git compares to detect renames. The result complete
-// is false if a side has added more than mostRenames files that may be renamed ones; ids then lacks contents of such files.
-func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
+// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs:
+// the contents of paths that both sides changed since the tree base, and the contents that git compares to detect
+// renames. The result complete is false if a side has added more than mostRenames files that may be renamed ones; ids
+// then lacks contents of such files.
+func ContentsToMerge(ctx context.Context, read Reader,
+	base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
 	for i, tree := range []object.ID{ours, theirs} {
@@ -61,7 +63,8 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 	return ids, complete, nil
 }
 
-// Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty tree.
+// Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty
+// tree.
 func Name(f object.Format, tree object.ID) string {
 	if tree.IsZero() {
 		return object.EmptyTree(f).String()

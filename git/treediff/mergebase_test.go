@@ -43,7 +43,8 @@ func TestMergeBasesOfPartOfHistory(t *testing.T) {
 		}
 		a, b, stop := ids[random.IntN(n)], ids[random.IntN(n)], ids[random.IntN(n)]
 		ofA, ofB, ofStop := reach(a), reach(b), reach(stop)
-		got, ok := MergeBases(func(id object.ID) ([]object.ID, bool) { return history[id], !ofStop[id] || id == stop }, a, b, stop)
+		got, ok := MergeBases(func(id object.ID) ([]object.ID, bool) { return history[id], !ofStop[id] || id == stop }, a, b,
+			stop)
 		if want := ofA[stop] && ofB[stop]; ok != want {
 			t.Fatalf("merge bases of %v and %v behind %v in %v: got %v, want %v", a, b, stop, history, ok, want)
 		}

@@ -13,17 +13,19 @@ import (
 // Reader returns the entries of a tree. A zero ID stands for the empty tree.
 type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// Trees calls the function each for every path in which the trees from and to differ, with the entries of the path in both
-// trees. An entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A directory
-// that replaces a file is reported as a removed file and added files. The paths are sorted, as in the output of git diff. An error of
-// read or each ends the comparison and is returned.
-func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+// Trees calls the function each for every path in which the trees from and to differ, with the entries of the path in
+// both trees. An entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A
+// directory that replaces a file is reported as a removed file and added files. The paths are sorted, as in the output
+// of git diff. An error of read or each ends the comparison and is returned.
+func Trees(ctx context.Context, read Reader, from, to object.ID,
+	each func(path string, from, to object.TreeEntry) error) error {
 	return compare(ctx, read, false, from, to, each)
 }
 
-// WithDirs compares two trees like Trees, and also reports empty directories, as entries with object.ModeDir: each empty
-// directory that is new or replaces another entry, and each one that was removed.
-func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+// WithDirs compares two trees like Trees, and also reports empty directories, as entries with object.ModeDir: each
+// empty directory that is new or replaces another entry, and each one that was removed.
+func WithDirs(ctx context.Context, read Reader, from, to object.ID,
+	each func(path string, from, to object.TreeEntry) error) error {
 	return compare(ctx, read, true, from, to, each)
 }
 
@@ -70,8 +72,8 @@ func compare(ctx context.Context, read Reader, dirs bool, from, to object.ID,
 				}
 				found = append(found, d)
 			}
-			// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
-			// replaced by a file or link, that file or link is reported.
+			// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or
+			// was replaced by a file or link, that file or link is reported.
 			for _, e := range []*object.TreeEntry{&from, &to} {
 				if e.Mode == object.ModeDir {
 					*e, enter = object.TreeEntry{}, true

@@ -45,8 +45,10 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	}
 	// The tree "same" is not in the map, so the test fails if it is read.
 	all := trees{
-		id(t, "old"):     {file("changed", "1"), dir("d", "old d"), file("equal", "1"), dir("file then", "below"), file("removed", "1"), dir("same", "same")},
-		id(t, "new"):     {file("added", "1"), file("changed", "2"), dir("d", "new d"), file("equal", "1"), file("file then", "1"), dir("same", "same")},
+		id(t, "old"): {file("changed", "1"), dir("d", "old d"), file("equal", "1"), dir("file then", "below"),
+			file("removed", "1"), dir("same", "same")},
+		id(t, "new"): {file("added", "1"), file("changed", "2"), dir("d", "new d"), file("equal", "1"),
+			file("file then", "1"), dir("same", "same")},
 		id(t, "old d"):   {file("a", "1"), file("b", "1")},
 		id(t, "new d"):   {file("a", "2"), file("b", "1")},
 		id(t, "below"):   {file("x", "1")},
@@ -60,7 +62,8 @@ func TestTreesReportsDifferingPathsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"added 0 100644", "changed 100644 100644", "d/a 100644 100644", "file then 0 100644", "file then/x 100644 0", "removed 100644 0"}
+	want := []string{"added 0 100644", "changed 100644 100644", "d/a 100644 100644", "file then 0 100644",
+		"file then/x 100644 0", "removed 100644 0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("differences of two trees:\ngot  %q\nwant %q", got, want)
 	}
@@ -73,7 +76,8 @@ func TestEntryAt(t *testing.T) {
 		id(t, "d"): {{Name: "f", Mode: object.ModeExec, ID: id(t, "2")}},
 	}
 	for path, want := range map[string]object.TreeEntry{
-		"f": all[id(t, "root")][1], "d": all[id(t, "root")][0], "d/f": all[id(t, "d")][0], "f/f": {}, "d/none": {}, "none": {}, "none/f": {},
+		"f": all[id(t, "root")][1], "d": all[id(t, "root")][0], "d/f": all[id(t, "d")][0], "f/f": {}, "d/none": {},
+		"none": {}, "none/f": {},
 	} {
 		if got, err := EntryAt(t.Context(), all.read, id(t, "root"), path); err != nil || got != want {
 			t.Errorf("entry at %s: got %+v, %v, want %+v", path, got, err, want)
@@ -89,7 +93,8 @@ func TestOrderIsThatOfGit(t *testing.T) {
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 2))
 	gittest.Must(t, dir, "init", "-q", ".")
 	read := func(_ context.Context, id object.ID) (entries []object.TreeEntry, err error) {
-		for line := range strings.SplitSeq(strings.TrimSuffix(gittest.Must(t, dir, "ls-tree", "-z", id.String()), "\x00"), "\x00") {
+		for line := range strings.SplitSeq(strings.TrimSuffix(gittest.Must(t, dir, "ls-tree", "-z", id.String()), "\x00"),
+			"\x00") {
 			info, name, some := strings.Cut(line, "\t")
 			if !some { // the tree is empty
 				continue

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// walked are trees for tests of Walk: those of the compared tree, and those of its bases. Contents and trees are named by their ids.
-// Trees that are not in a map must not be read.
+// walked are trees for tests of Walk: those of the compared tree, and those of its bases. Contents and trees are named
+// by their ids. Trees that are not in a map must not be read.
 type walked struct {
 	tree, bases trees
 	names       map[object.ID]string
@@ -27,14 +27,17 @@ func newWalked(t *testing.T) *walked {
 	file := func(name, content string) object.TreeEntry { return entry(object.ModeFile, name, content) }
 	dir := func(name, tree string) object.TreeEntry { return entry(object.ModeDir, name, tree) }
 	w.tree = trees{
-		id(t, "tree"): {file("a", "2"), dir("d", "tree d"), file("equal", "1"), entry(object.ModeExec, "mode", "1"), dir("new", "new d"),
+		id(t, "tree"): {file("a", "2"), dir("d", "tree d"), file("equal", "1"), entry(object.ModeExec, "mode", "1"),
+			dir("new", "new d"),
 			dir("same", "same d"), file("swap", "1")},
 		id(t, "tree d"): {file("x", "1"), file("y", "2")},
 	}
 	w.bases = trees{
-		id(t, "first"): {file("a", "1"), dir("d", "first d"), file("equal", "1"), file("gone", "1"), file("mode", "1"), dir("same", "other d"),
+		id(t, "first"): {file("a", "1"), dir("d", "first d"), file("equal", "1"), file("gone", "1"), file("mode", "1"),
+			dir("same", "other d"),
 			dir("swap", "swap d")},
-		id(t, "second"):  {file("a", "3"), file("equal", "2"), dir("gone", "gone d"), file("only", "1"), dir("same", "same d")},
+		id(t, "second"): {file("a", "3"), file("equal", "2"), dir("gone", "gone d"), file("only", "1"),
+			dir("same", "same d")},
 		id(t, "first d"): {file("x", "1"), file("y", "1")},
 		id(t, "swap d"):  {file("s", "1")},
 		id(t, "gone d"):  {file("g", "1")},
@@ -62,7 +65,8 @@ func (w *walked) visits(lines *[]string) func(string, object.TreeEntry, []object
 func TestWalkVisitsWhatAllBasesLack(t *testing.T) {
 	w := newWalked(t)
 	want := []string{
-		"a 100644:2 100644:1 100644:3", "d 40000:tree d 40000:first d 0:", "d/y 100644:2 100644:1 0:", "mode 100755:1 100644:1 0:",
+		"a 100644:2 100644:1 100644:3", "d 40000:tree d 40000:first d 0:", "d/y 100644:2 100644:1 0:",
+		"mode 100755:1 100644:1 0:",
 		"new 40000:new d 0: 0:", "swap 100644:1 40000:swap d 0:", "gone 0: 100644:1 40000:gone d",
 	}
 	var got []string
@@ -75,11 +79,13 @@ func TestWalkVisitsWhatAllBasesLack(t *testing.T) {
 	maps.Copy(both, w.bases)
 	both[id(t, "other d")], both[id(t, "same d")] = nil, nil
 	want = []string{
-		"a 100644:2 100644:1", "d 40000:tree d 40000:first d", "d/y 100644:2 100644:1", "mode 100755:1 100644:1", "new 40000:new d 0:",
+		"a 100644:2 100644:1", "d 40000:tree d 40000:first d", "d/y 100644:2 100644:1", "mode 100755:1 100644:1",
+		"new 40000:new d 0:",
 		"same 40000:same d 40000:other d", "swap 100644:1 40000:swap d", "swap/s 0: 100644:1", "gone 0: 100644:1",
 	}
 	got = nil
-	if err := (Walk{Read: w.read(t, both), Visit: w.visits(&got)}).Run(id(t, "tree"), id(t, "first")); err != nil || !slices.Equal(got, want) {
+	if err := (Walk{Read: w.read(t, both), Visit: w.visits(&got)}).Run(id(t, "tree"), id(t, "first")); err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("walk with one base: got %v and\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	got = nil
@@ -87,7 +93,8 @@ func TestWalkVisitsWhatAllBasesLack(t *testing.T) {
 		t.Errorf("walk without a base: got %v and %q, want both files", err, got)
 	}
 	got = nil
-	if err := (Walk{Read: w.read(t, nil), Visit: w.visits(&got)}).Run(id(t, "tree"), id(t, "first"), id(t, "tree")); err != nil || got != nil {
+	if err := (Walk{Read: w.read(t, nil), Visit: w.visits(&got)}).Run(id(t, "tree"), id(t, "first"),
+		id(t, "tree")); err != nil || got != nil {
 		t.Errorf("walk with the tree as base: got %v and %q, want no visits", err, got)
 	}
 }

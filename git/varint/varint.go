@@ -1,8 +1,8 @@
 // Package varint encodes and decodes numbers in the variable-length format that git uses for the distances of deltas in
-// packs, and for lengths in index files of version 4 and in untracked caches. The format is described in gitformat-pack(5),
-// "offset encoding", and in git's varint.c. A number consists of groups of 7 bits, the most significant first. Every byte but
-// the last has its highest bit set, and for each of these bytes one is subtracted, so that every number has exactly one
-// encoding.
+// packs, and for lengths in index files of version 4 and in untracked caches. The format is described in
+// gitformat-pack(5), "offset encoding", and in git's varint.c. A number consists of groups of 7 bits, the most
+// significant first. Every byte but the last has its highest bit set, and for each of these bytes one is subtracted, so
+// that every number has exactly one encoding.
 package varint
 
 import (
@@ -26,8 +26,8 @@ func Append(b []byte, v uint64) []byte {
 	return append(b, groups[at:]...)
 }
 
-// Decode decodes the number at the beginning of b, and returns the number and the length n of its encoding in bytes. n is 0
-// if b ends within the number, or if the number has more than 63 bits.
+// Decode decodes the number at the beginning of b, and returns the number and the length n of its encoding in bytes. n
+// is 0 if b ends within the number, or if the number has more than 63 bits.
 func Decode(b []byte) (v uint64, n int) {
 	for n < len(b) && v < 1<<56 {
 		v = v<<7 | uint64(b[n]&0x7f)
@@ -40,7 +40,8 @@ func Decode(b []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// Read reads one encoded number. It returns an error of r unchanged, and ErrOverflow if the number has more than 63 bits.
+// Read reads one encoded number. It returns an error of r unchanged, and ErrOverflow if the number has more than 63
+// bits.
 func Read(r io.ByteReader) (uint64, error) {
 	for v := uint64(0); v < 1<<56; v++ {
 		c, err := r.ReadByte()

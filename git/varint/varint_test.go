@@ -8,7 +8,8 @@ import (
 )
 
 func TestKnownEncodings(t *testing.T) {
-	for v, want := range map[uint64]string{0: "\x00", 127: "\x7f", 128: "\x80\x00", 255: "\x80\x7f", 16511: "\xff\x7f", 16512: "\x80\x80\x00"} {
+	for v, want := range map[uint64]string{0: "\x00", 127: "\x7f", 128: "\x80\x00", 255: "\x80\x7f", 16511: "\xff\x7f",
+		16512: "\x80\x80\x00"} {
 		if got := Append(nil, v); string(got) != want {
 			t.Errorf("%d: got % x, want % x", v, got, want)
 		}
@@ -16,7 +17,8 @@ func TestKnownEncodings(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	for in, want := range map[string]error{"": io.EOF, "\x80": io.EOF, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00": ErrOverflow} {
+	for in, want := range map[string]error{"": io.EOF, "\x80": io.EOF,
+		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00": ErrOverflow} {
 		if v, n := Decode([]byte(in)); n != 0 {
 			t.Errorf("% x: decoded %d of %d bytes", in, v, n)
 		}

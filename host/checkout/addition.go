@@ -39,7 +39,8 @@ func (c *Checkout) Add(ctx context.Context, lock Index, to object.ID, list []git
 	if err != nil {
 		return err
 	}
-	p, err := PlanRestore(ctx, c.Tree, missing, found, func(context.Context) (map[string]uint32, error) { return nil, nil })
+	p, err := PlanRestore(ctx, c.Tree, missing, found,
+		func(context.Context) (map[string]uint32, error) { return nil, nil })
 	if err != nil {
 		return err
 	}

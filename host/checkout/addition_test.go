@@ -41,7 +41,8 @@ func TestAdd(t *testing.T) {
 	w := newRepo(t, base).world(t)
 	entries := w.entries()
 	failure := errors.New("last step")
-	if err := w.add(w.checkout(OpenJournal(w.home())), more, "w/t", func() error { return failure }); !errors.Is(err, failure) || w.withDirs().String() != base.String() {
+	if err := w.add(w.checkout(OpenJournal(w.home())), more, "w/t", func() error { return failure }); !errors.Is(err,
+		failure) || w.withDirs().String() != base.String() {
 		t.Errorf("addition whose last step fails: got %v and%s", err, w.withDirs())
 	}
 	k := &kills{w: w}
@@ -92,7 +93,8 @@ func TestAdd(t *testing.T) {
 	}
 	more["f/t/x"] = worktreetest.File{Data: "x\n"}
 	delete(more, "f")
-	if err := other.add(other.checkout(OpenJournal(other.home())), more, "f/t", nothing); !errors.Is(err, ErrInTheWay) || other.withDirs().String() != want.String() {
+	if err := other.add(other.checkout(OpenJournal(other.home())), more, "f/t", nothing); !errors.Is(err, ErrInTheWay) ||
+		other.withDirs().String() != want.String() {
 		t.Errorf("addition below a file: got %v and%s", err, other.withDirs())
 	}
 }

@@ -46,15 +46,16 @@ type Mounts interface {
 
 // Differ compares git trees.
 type Differ interface {
-	// Differences returns the paths at which the tree in the parameter to differs from the tree in the parameter from. The zero
-	// ID stands for the empty tree.
+	// Differences returns the paths at which the tree in the parameter to differs from the tree in the parameter from. The
+	// zero ID stands for the empty tree.
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
 // Git runs git to find out properties of paths that only git can determine. Each method runs a single git command for
 // any number of paths.
 type Git interface {
-	Modified(ctx context.Context, paths []string) ([]string, error) // returns the elements of paths whose files differ from the index
+	// returns the elements of paths whose files differ from the index
+	Modified(ctx context.Context, paths []string) ([]string, error)
 	// Ignored returns the elements of paths that git ignores.
 	Ignored(ctx context.Context, paths []string) ([]string, error)
 	Staged(ctx context.Context, tree object.ID) ([]string, error) // returns the paths at which the index differs from tree
@@ -151,7 +152,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	// even if the graft has failed, because a program may have looked up a path before the change was undone
 	c.Kernel.Invalidate(done.Stale)
 	if err == nil {
-		// If the new index stays, the working tree stays too: a repetition changes only paths whose index entries are the old ones.
+		// If the new index stays, the working tree stays too: a repetition changes only paths whose index entries are the old
+		// ones.
 		if err = c.afterGraft(lock, x, ch, done); err == nil || errors.Is(err, worktree.ErrPartial) {
 			done.Keep()
 		} else {

@@ -208,8 +208,9 @@ func TestSwitchFailsAtEveryOperation(t *testing.T) {
 		for _, want := range []SwitchIntent{{Ref: "tree1", Create: "new"}, {Ref: "tree0", Forward: "tree1"}} {
 			t.Run(fmt.Sprintf("%+v,%d", want, last), func(t *testing.T) {
 				t.Parallel()
-				a := files{".gitignore": {Data: "x\n"}, "a/same": {Data: "1\n"}, "a/changed": {Data: "1\n"}, "b/deep/one": {Data: "1\n"},
-					"file": {Data: "1\n"}, "link": {Mode: object.ModeSymlink, Data: "a"}, "script": {Data: "1\n"}}
+				a := files{".gitignore": {Data: "x\n"}, "a/same": {Data: "1\n"}, "a/changed": {Data: "1\n"},
+					"b/deep/one": {Data: "1\n"},
+					"file":       {Data: "1\n"}, "link": {Mode: object.ModeSymlink, Data: "a"}, "script": {Data: "1\n"}}
 				b := files{".gitignore": {Data: "x\n"}, "a/same": {Data: "1\n"}, "a/changed": {Data: "2\n"}, "b": {Data: "2\n"},
 					"file/below": {Data: "2\n"}, "link": {Data: "2\n"}, "script": {Mode: object.ModeExec, Data: "1\n"},
 					"c/x": {Data: "2\n"}} // the working tree has an ignored file at c/x
@@ -220,7 +221,8 @@ func TestSwitchFailsAtEveryOperation(t *testing.T) {
 				unfinished := 0
 				for n := 1; ; n++ {
 					f := &failures{}
-					w := repo.worldOn(t, disktest.Faulty(disk.OS, func(op disktest.Op) error { return f.fail(op.Name + " " + filepath.Base(op.Path)) }))
+					w := repo.worldOn(t,
+						disktest.Faulty(disk.OS, func(op disktest.Op) error { return f.fail(op.Name + " " + filepath.Base(op.Path)) }))
 					w.put("c/x", worktreetest.File{Data: "ignored\n"})
 					w.export()
 					w.shown()

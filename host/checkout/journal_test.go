@@ -30,7 +30,8 @@ func TestJournalOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	j := OpenJournal(home)
-	first, second := Intent{Switch: &SwitchIntent{Ref: "main"}}, Intent{Restore: &RestoreIntent{Checkpoint: "a", Before: "b", Paths: []string{"d"}, Staged: true, Nonce: "n"}}
+	first, second := Intent{Switch: &SwitchIntent{Ref: "main"}},
+		Intent{Restore: &RestoreIntent{Checkpoint: "a", Before: "b", Paths: []string{"d"}, Staged: true, Nonce: "n"}}
 	one, err := j.Begin(first)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func TestJournalReportsWhatItCannotRead(t *testing.T) {
 // again.
 func FuzzJournal(f *testing.F) {
 	for _, seed := range []string{`{"version":1,"intents":[{"switch":{"ref":"main","forward":"0123"}}]}`,
-		`{"version":1,"intents":[{"restore":{"checkpoint":"a","before":"b","paths":["x"]}},{"switch":{"ref":""}}]}`, `{"version":1,"intents":null}`, `{`, ``} {
+		`{"version":1,"intents":[{"restore":{"checkpoint":"a","before":"b","paths":["x"]}},{"switch":{"ref":""}}]}`,
+		`{"version":1,"intents":null}`, `{`, ``} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -52,7 +52,8 @@ type stepTree struct {
 	*kills
 }
 
-func (t stepTree) Graft(ctx context.Context, tree object.ID, list []worktree.Graft, token string) (worktree.GraftResult, error) {
+func (t stepTree) Graft(ctx context.Context, tree object.ID, list []worktree.Graft,
+	token string) (worktree.GraftResult, error) {
 	t.step("intent")
 	order := slices.Clone(list)
 	slices.SortStableFunc(order, func(a, b worktree.Graft) int { return turn(a) - turn(b) })
@@ -136,7 +137,8 @@ func (w *world) successor(k *kills) (pending int) {
 // The last process must complete the switch, unless the switch had not begun.
 func TestSwitchKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	for i, want := range []SwitchIntent{{Ref: "tree1"}, {Ref: "tree1", Create: "new"}, {Ref: "tree1", Detach: true}, {Ref: "tree0", Forward: "tree1"}} {
+	for i, want := range []SwitchIntent{{Ref: "tree1"}, {Ref: "tree1", Create: "new"}, {Ref: "tree1", Detach: true},
+		{Ref: "tree0", Forward: "tree1"}} {
 		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(uint64(i), 3))
@@ -188,7 +190,8 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 				}
 				at := r.IntN(len(again.left))
 				twice := again.left[at]
-				check(twice, fmt.Sprintf("%s and another at step %q of the successor", when, again.at[at]), twice.successor(&kills{w: twice, silent: true}))
+				check(twice, fmt.Sprintf("%s and another at step %q of the successor", when, again.at[at]),
+					twice.successor(&kills{w: twice, silent: true}))
 			}
 			t.Logf("killed at %q", k.at)
 		})

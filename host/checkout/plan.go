@@ -35,9 +35,10 @@ type planner struct {
 	tree Tree
 	plan Plan
 
-	to    map[string]gitdir.Difference // entries of the target at the paths in which the two trees differ, by path
-	gone  map[string]bool              // paths that the plan removes
-	above map[string]bool              // directories that fileAbove has checked; the value is true if a file that stays has this path
+	to   map[string]gitdir.Difference // entries of the target at the paths in which the two trees differ, by path
+	gone map[string]bool              // paths that the plan removes
+	// directories that fileAbove has checked; the value is true if a file that stays has this path
+	above map[string]bool
 }
 
 // newPlanner returns a planner for the working tree, with an empty plan.

@@ -36,23 +36,26 @@ type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged,
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
-	Differ      Differ             // compares the trees of checkpoints, including empty directories
-	Paths       []string           // paths to restore, relative to the root; if empty, all paths
-	Elsewhere   []string           // directories that the caller restores itself, because the trees of checkpoints do not contain them
-	Target      session.Checkpoint // checkpoint to restore from
+	Differ      Differ   // compares the trees of checkpoints, including empty directories
+	Paths       []string // paths to restore, relative to the root; if empty, all paths
+	// directories that the caller restores itself, because the trees of checkpoints do not contain them
+	Elsewhere []string
+	Target    session.Checkpoint // checkpoint to restore from
 
-	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets this field.
-	// For a new restore, Compare sets the field.
+	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets this
+	// field. For a new restore, Compare sets the field.
 	Before session.Checkpoint
 	// Changes lists the paths to change, in the order in which Differ lists them. Compare sets this field.
 	Changes []gitdir.Difference
-	// Kept lists the paths that were left unchanged, because a program changed them during the restore or because another file
-	// occupies the path.
+	// Kept lists the paths that were left unchanged, because a program changed them during the restore or because another
+	// file occupies the path.
 	Kept []string
 
-	again bool                      // whether the caller has set Before, which means that an interrupted restore is repeated
-	now   session.Checkpoint        // checkpoint of the current state
-	found map[string]worktree.Found // states of the changed paths, by path, as they were before the checkpoint now was made
+	// whether the caller has set Before, which means that an interrupted restore is repeated
+	again bool
+	now   session.Checkpoint // checkpoint of the current state
+	// states of the changed paths, by path, as they were before the checkpoint now was made
+	found map[string]worktree.Found
 }
 
 // Compare creates a checkpoint of the current state and computes Changes, the differences of the target from it. If a
@@ -118,7 +121,8 @@ func (c *Checkout) has(ctx context.Context, tree object.ID, at string) (bool, er
 
 // Wants reports whether a path is one of the requested paths, or is below one of them.
 func (r *Restore) Wants(at string) bool {
-	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
+	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths,
+		func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }
 
 // compare sets Changes to the paths at which the current state and the target differ.
@@ -143,7 +147,8 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
 	return slices.DeleteFunc(list, func(d gitdir.Difference) bool {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(d.Path+"/", dir) })
-		return !r.Wants(d.Path) || elsewhere || !object.CanShowPath(d.Path) || d.OldMode == object.ModeGitlink || d.NewMode == object.ModeGitlink
+		return !r.Wants(d.Path) || elsewhere || !object.CanShowPath(d.Path) || d.OldMode == object.ModeGitlink ||
+			d.NewMode == object.ModeGitlink
 	}), err
 }
 
@@ -192,8 +197,8 @@ func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce 
 		}
 	}
 	c.refreshKernel(ctx, r.Changes)
-	// The killed process may have restored paths without notifying the kernel. Changes does not contain these paths, so the
-	// kernel is notified of all paths of the restore.
+	// The killed process may have restored paths without notifying the kernel. Changes does not contain these paths, so
+	// the kernel is notified of all paths of the restore.
 	if pending != nil && c.Mark.Stale() {
 		whole, err := r.Whole(ctx)
 		if err != nil {
@@ -225,7 +230,8 @@ func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce 
 		return err
 	}
 	r.Kept = append(r.Kept, p.Kept...)
-	intent := RestoreIntent{Checkpoint: r.Target.ID, Before: r.Before.ID, Paths: r.Paths, Staged: staged != nil, Nonce: nonce}
+	intent := RestoreIntent{Checkpoint: r.Target.ID, Before: r.Before.ID, Paths: r.Paths,
+		Staged: staged != nil, Nonce: nonce}
 	return c.apply(ctx, lock, x, change{
 		to: r.Target.Tree, plan: p, intent: Intent{Restore: &intent}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, _ time.Time) {

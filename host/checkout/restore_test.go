@@ -39,7 +39,8 @@ func newCheckpoints(w *world) *checkpoints {
 func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.checkpoints, c.trees} }
 
 func (c *checkpoints) add(f files) session.Checkpoint {
-	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1700000000+int64(len(c.checkpoints)), 0)), Tree: c.w.src.Add(f)}
+	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1700000000+int64(len(c.checkpoints)), 0)),
+		Tree: c.w.src.Add(f)}
 	c.checkpoints[p.ID], c.trees[p.Tree] = p, f
 	return p
 }
@@ -146,17 +147,20 @@ func restored(now, target files, wants func(string) bool) (after files, kept []s
 		}
 		after[at] = f
 	}
-	maps.DeleteFunc(after, func(at string, f worktreetest.File) bool { return f.Mode == object.ModeDir && after.below(at) != "" })
+	maps.DeleteFunc(after,
+		func(at string, f worktreetest.File) bool { return f.Mode == object.ModeDir && after.below(at) != "" })
 	slices.Sort(kept)
 	return after, kept
 }
 
 // restore restores paths, or repeats an interrupted restore.
-func (w *world) restore(c *Checkout, s *checkpoints, target session.Checkpoint, paths []string, pending *Pending) (*Restore, error) {
+func (w *world) restore(c *Checkout, s *checkpoints, target session.Checkpoint, paths []string,
+	pending *Pending) (*Restore, error) {
 	w.Helper()
 	r := &Restore{Checkout: c, Checkpoints: s, Differ: s, Paths: paths, Target: target}
 	if pending != nil {
-		r.Paths, r.Target, r.Before = pending.Restore.Paths, s.checkpoints[pending.Restore.Checkpoint], s.checkpoints[pending.Restore.Before]
+		r.Paths, r.Target, r.Before = pending.Restore.Paths, s.checkpoints[pending.Restore.Checkpoint],
+			s.checkpoints[pending.Restore.Before]
 	}
 	lock, err := c.Lock(w.Context())
 	w.must(err)
@@ -292,7 +296,8 @@ func TestRestoreKilledAtEveryStep(t *testing.T) {
 				}
 				at := r.IntN(len(again.left))
 				twice := again.left[at]
-				check(twice, fmt.Sprintf("%s and another at step %q of the successor", when, again.at[at]), successor(&kills{w: twice, silent: true}))
+				check(twice, fmt.Sprintf("%s and another at step %q of the successor", when, again.at[at]),
+					successor(&kills{w: twice, silent: true}))
 			}
 			t.Logf("killed at %q", k.at)
 		})
@@ -337,7 +342,8 @@ func TestRestoreFailsAtEveryOperation(t *testing.T) {
 			unfinished := 0
 			for n := 1; ; n++ {
 				f := &failures{}
-				w := repo.worldOn(t, disktest.Faulty(disk.OS, func(op disktest.Op) error { return f.fail(op.Name + " " + filepath.Base(op.Path)) }))
+				w := repo.worldOn(t,
+					disktest.Faulty(disk.OS, func(op disktest.Op) error { return f.fail(op.Name + " " + filepath.Base(op.Path)) }))
 				s := newCheckpoints(w)
 				target := s.add(b)
 				w.put("mine", worktreetest.File{Data: "mine\n"})

@@ -49,7 +49,8 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 }
 
 // switchFiles changes the working tree, the index and HEAD for Switch. If it succeeds, it has released the index lock.
-func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
+func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head, to gitdir.Destination,
+	want SwitchIntent,
 	pending *Pending) (s Switched, err error) {
 	list, err := c.Differ.Differences(ctx, from.Tree, to.Tree)
 	if err != nil {
@@ -85,7 +86,8 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head
 	err = c.apply(ctx, lock, x, change{
 		to: to.Tree, plan: p, intent: Intent{Switch: &lasting}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, written time.Time) {
-			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, because the remaining steps do not wait for the network
+			// the change continues after ctx has ended, because the remaining steps do not wait for the network
+			ctx := context.WithoutCancel(ctx)
 			entries, kept := switchedEntries(p, done.Done, device)
 			switchIndex(x, entries, done.Since, c.others(ctx, slices.Concat(missing, staged)), c.Reads, written)
 			c.setTrees(ctx, x, to.Tree, except(staged, entries))
@@ -104,12 +106,14 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head
 
 // moveHead moves HEAD, or the branch that HEAD refers to. If again is set and a killed process has already moved HEAD,
 // moveHead does nothing, because another move would add an entry to the reflog from a commit to itself.
-func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, again bool) error {
+func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
+	again bool) error {
 	switch {
 	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
 		return nil
 	case want.Forward != "":
-		return c.Refs.Forward(ctx, to.Branch, from.Commit, to.Commit, "follow: moving from "+from.Commit.String()+" to "+to.Commit.String())
+		return c.Refs.Forward(ctx, to.Branch, from.Commit, to.Commit,
+			"follow: moving from "+from.Commit.String()+" to "+to.Commit.String())
 	}
 	return c.Refs.Move(ctx, from, to)
 }

@@ -30,7 +30,8 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 // switchIndex updates the index x after a switch: it changes the given entries, marks other paths that the change
 // journal has recorded in since, and sets new file times. others has the sorted paths of files in the mount that the
 // index may lack. read is passed to index.Switch. written is the modification time that the index file will have.
-func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
+func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool,
+	written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
 		tracked[e.Path] = true
@@ -50,10 +51,10 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.ApplyMonitor(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file may
-	// have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index receives a
-	// later time than the files. If a file is still not older than the index, the size in its entry is set to 0, which is git's
-	// own mark for an entry of unknown state.
+	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file
+	// may have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index
+	// receives a later time than the files. If a file is still not older than the index, the size in its entry is set to
+	// 0, which is git's own mark for an entry of unknown state.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0

@@ -49,11 +49,13 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 		}
 	}
 	if unmerged := unmergedPaths(x); len(unmerged) > 0 {
-		return nil, fault.RefusalError{Why: "index has conflicts", Hint: "resolve the conflicts first, and run git add on the files",
+		return nil, fault.RefusalError{Why: "index has conflicts",
+			Hint:  "resolve the conflicts first, and run git add on the files",
 			Paths: unmerged}
 	}
 	for _, d := range list {
-		at, ok := slices.BinarySearchFunc(x.Entries, d.Path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
+		at, ok := slices.BinarySearchFunc(x.Entries, d.Path,
+			func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
 		var have *index.Entry
 		if ok {
 			have = &x.Entries[at]
@@ -69,13 +71,15 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 	}
 	switch dirty := append(p.staged, p.dirty...); {
 	case len(p.unfit) > 0:
-		return nil, fault.RefusalError{Why: "working tree cannot have files with these names", Hint: hintMount, Paths: p.unfit}
+		return nil, fault.RefusalError{Why: "working tree cannot have files with these names", Hint: hintMount,
+			Paths: p.unfit}
 	case len(dirty) > 0:
 		slices.Sort(dirty)
 		return nil, fault.RefusalError{Why: "local changes would be overwritten", Hint: hintCommit, Paths: dirty}
 	case len(p.inTheWay) > 0:
 		slices.Sort(p.inTheWay)
-		return nil, fault.RefusalError{Why: "untracked files would be overwritten", Hint: hintMove, Paths: slices.Compact(p.inTheWay)}
+		return nil, fault.RefusalError{Why: "untracked files would be overwritten", Hint: hintMove,
+			Paths: slices.Compact(p.inTheWay)}
 	}
 	return &p.plan, nil
 }

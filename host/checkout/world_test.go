@@ -150,7 +150,8 @@ func run(t testing.TB, dir string, stdin []byte, args ...string) (string, error)
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(stdin)
-	cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b",
+	cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a@b",
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -172,7 +173,8 @@ func newRepo(t testing.TB, trees ...files) *repo {
 	must(t, filepath.Dir(r.dir), "git", "init", "-q", "-b", "tree0", r.dir)
 	var stream bytes.Buffer
 	for i, f := range trees {
-		fmt.Fprintf(&stream, "commit refs/heads/tree%d\nmark :%d\ncommitter a <a@b> 1700000000 +0000\ndata 1\nx\ndeleteall\n", i, i+1)
+		fmt.Fprintf(&stream, "commit refs/heads/tree%d\nmark :%d\ncommitter a <a@b> 1700000000 +0000\ndata 1\nx\ndeleteall\n",
+			i, i+1)
 		for _, p := range slices.Sorted(maps.Keys(f)) {
 			fmt.Fprintf(&stream, "M %o inline %s\ndata %d\n%s\n", uint32(modeOf(f[p])), p, len(f[p].Data), f[p].Data)
 		}
@@ -187,7 +189,8 @@ func newRepo(t testing.TB, trees ...files) *repo {
 		t.Fatalf("git fast-import: %v\n%s", err, out)
 	}
 	for i, want := range r.trees {
-		if got := strings.TrimSpace(must(t, r.dir, "git", "rev-parse", fmt.Sprintf("tree%d^{tree}", i))); got != want.String() {
+		if got := strings.TrimSpace(must(t, r.dir, "git", "rev-parse",
+			fmt.Sprintf("tree%d^{tree}", i))); got != want.String() {
 			t.Fatalf("tree %d of git: got %s, want %s", i, got, want)
 		}
 	}
@@ -224,7 +227,8 @@ func (w *world) must(err error) {
 func (w *world) open() {
 	w.Helper()
 	tree, err := worktree.Open(filepath.Join(w.dir, "inodes"), w.src, worktree.Options{
-		FS: w.fs, Root: w.root, Time: time.Unix(1700000000, 0), Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
+		FS: w.fs, Root: w.root, Time: time.Unix(1700000000, 0), Overlay: filepath.Join(w.dir, "overlay"),
+		Journal: filepath.Join(w.dir, "journal"),
 	})
 	w.must(err)
 	w.tree = tree
@@ -251,7 +255,8 @@ func (w *world) home() string { return filepath.Join(w.dir, "home") }
 func (w *world) checkout(j *Journal) *Checkout {
 	return &Checkout{
 		Refuses: func(string) error { return nil },
-		Tree:    w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Differ: w.git, Git: exported{w.git, w}, Refs: w.git, Journal: j,
+		Tree:    w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Differ: w.git, Git: exported{w.git, w},
+		Refs: w.git, Journal: j,
 		Trees: w.src.Tree, Log: zap.NewNop(), Base: w.root,
 		Lock: func(ctx context.Context) (Index, error) {
 			lock, err := w.git.LockIndex(ctx)
@@ -461,7 +466,8 @@ func (w *world) write(at string, f worktreetest.File) {
 	}
 	name := path.Base(at)
 	a, err := w.tree.Lookup(ctx, dir, name)
-	if err == nil && (f.Mode == object.ModeSymlink || a.Mode&syscall.S_IFMT == syscall.S_IFLNK || (a.Mode&0o100 != 0) != (f.Mode == object.ModeExec)) {
+	if err == nil && (f.Mode == object.ModeSymlink || a.Mode&syscall.S_IFMT == syscall.S_IFLNK ||
+		(a.Mode&0o100 != 0) != (f.Mode == object.ModeExec)) {
 		w.must(w.tree.Unlink(ctx, dir, name))
 		err = worktree.ErrNotExist
 	}

@@ -105,7 +105,8 @@ func Path(raw string) (string, error) {
 	switch {
 	case raw == "":
 		return "", errors.New("path is empty")
-	case len(raw) > maxPath || !utf8.ValidString(raw) || strings.ContainsFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case len(raw) > maxPath || !utf8.ValidString(raw) ||
+		strings.ContainsFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return "", fmt.Errorf("invalid path %.40q", raw)
 	case path.IsAbs(raw):
 		return "", fmt.Errorf("path %q is absolute, want one relative to the root of the mount", raw)

@@ -17,7 +17,8 @@ func TestParse(t *testing.T) {
 		err        string
 	}{
 		{"empty", "", nil, ""},
-		{"paths", "# heavy\nredirect = [\"node_modules\", \"./web//node_modules/\", \"node_modules\"]\n", []string{"node_modules", "web/node_modules"}, ""},
+		{"paths", "# heavy\nredirect = [\"node_modules\", \"./web//node_modules/\", \"node_modules\"]\n",
+			[]string{"node_modules", "web/node_modules"}, ""},
 		{"any letters", "redirect = ['build ä']", []string{"build ä"}, ""},
 		{"no TOML", "redirect = [\n\"a\"\nx", nil, "line 3"},
 		{"another type", "redirect = 'a'", nil, "redirect"},
@@ -84,7 +85,8 @@ func TestRead(t *testing.T) {
 	if err := os.WriteFile(name, []byte("\nredirect = "), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(name); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "line 2") {
+	if _, err := Read(name); err == nil || !strings.Contains(err.Error(), name) ||
+		!strings.Contains(err.Error(), "line 2") {
 		t.Errorf("bad file: %v", err)
 	}
 	t.Setenv("XDG_CONFIG_HOME", "relative")
@@ -115,7 +117,8 @@ func TestNestingIsCheap(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"", "redirect = ['a/b', \"c\"]", "redirect = [[[[", "[a.b]\nc = 1979-05-27", "redirect = ['../x']", "a = '''\n", "redirect = 1e400"} {
+	for _, seed := range []string{"", "redirect = ['a/b', \"c\"]", "redirect = [[[[", "[a.b]\nc = 1979-05-27",
+		"redirect = ['../x']", "a = '''\n", "redirect = 1e400"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

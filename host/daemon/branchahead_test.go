@@ -23,13 +23,15 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
 	r.SessionOptions.Base = control.BaseSeed // another user moves branches without the session's prefix there
 	k.mount(r)
-	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
+	k.sh(dir,
+		"git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
 	p := k.checkpoint(dir)
 	checkpoint := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 	k.unmount(dir)
 	clone := k.dir("clone")
 	k.sh("/", "git clone -q -b main "+sessions+" "+clone)
-	k.sh(clone, "git config user.name b; git config user.email b@c; echo two >two; git add two; git commit -q -m two; git push -q origin HEAD:main")
+	k.sh(clone,
+		"git config user.name b; git config user.email b@c; echo two >two; git add two; git commit -q -m two; git push -q origin HEAD:main")
 	ahead := strings.TrimSpace(k.sh(clone, "git rev-parse HEAD"))
 
 	other := newKeep(t)
@@ -40,13 +42,15 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	r.Session, r.Wait = "hour", control.WaitGit
 	r.SessionOptions.Remote, r.SessionOptions.Policy = sessions, control.PolicyOff
 	var said []string
-	if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
+	if _, err := other.client.Mount(t.Context(), r,
+		func(p control.Progress) { said = append(said, p.Message) }); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
 		t.Errorf("HEAD and git status of the resumed session: got %s, want those of the checkpoint", got)
 	}
-	if show, err := other.client.SessionShow(t.Context(), control.SessionShowRequest{Of: there, ID: p.ID}); err != nil || len(show.LeftOut) != 1 || show.LeftOut[0].Path != ".env" {
+	if show, err := other.client.SessionShow(t.Context(), control.SessionShowRequest{Of: there, ID: p.ID}); err != nil ||
+		len(show.LeftOut) != 1 || show.LeftOut[0].Path != ".env" {
 		t.Errorf("excluded paths of the checkpoint on the other host: got %v, %+v, want .env", err, show.LeftOut)
 	}
 	tells := func(notes []string) bool {
@@ -71,8 +75,10 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	}
 	// A commit that does not descend from the branch is pushed under another name and reported as diverged.
 	other.sh(there, "echo three >three; git add three; git commit -q -m three")
-	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil || len(reply.Session.DivergedRefs) != 1 {
-		t.Errorf("sync of a branch that is pushed beside another user's: got %v, %+v, want one diverged ref", err, reply.Session)
+	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil ||
+		len(reply.Session.DivergedRefs) != 1 {
+		t.Errorf("sync of a branch that is pushed beside another user's: got %v, %+v, want one diverged ref", err,
+			reply.Session)
 	}
 	if st := other.status(there).Session; len(st.Diverged) != 1 || tip() != ahead {
 		t.Errorf("main on the session remote is %s; status is %+v, want one diverged ref and main unchanged", tip(), st)
@@ -81,11 +87,14 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
 		t.Error(err)
 	}
-	if st, merged := other.status(there), strings.TrimSpace(other.sh(there, "git rev-parse HEAD")); tip() != merged || len(st.Session.Diverged) != 0 || tells(st.Notes) {
+	if st, merged := other.status(there), strings.TrimSpace(other.sh(there, "git rev-parse HEAD")); tip() != merged ||
+		len(st.Session.Diverged) != 0 || tells(st.Notes) {
 		t.Errorf("main on the session remote is %s; status after the merge is %+v with notes %q, want no diverged ref and no note",
 			tip(), st.Session, st.Notes)
 	}
-	if got := strings.TrimSpace(k.sh(sessions, "git for-each-ref refs/afs/diverged; git fsck --no-dangling 2>/dev/null")); got != "" {
+	if got :=
+		strings.TrimSpace(k.sh(sessions,
+			"git for-each-ref refs/afs/diverged; git fsck --no-dangling 2>/dev/null")); got != "" {
 		t.Errorf("diverged refs after the merge: got %s", got)
 	}
 	other.unmount(there)
@@ -124,7 +133,8 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			k.kill()
 			// a killed daemon may leave lock files, which git cannot distinguish from those of a running process
 			if kind == "embedded" {
-				k.sh(sessions, "for r in heads/main afs/carried/hour/heads/main; do test -e refs/$r.lock || ln artifactfs.lock refs/$r.lock; done")
+				k.sh(sessions,
+					"for r in heads/main afs/carried/hour/heads/main; do test -e refs/$r.lock || ln artifactfs.lock refs/$r.lock; done")
 			}
 
 			other := newKeep(t)
@@ -135,7 +145,8 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			r.Session, r.Wait = "hour", control.WaitGit
 			r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
 			var said []string
-			if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
+			if _, err := other.client.Mount(t.Context(), r,
+				func(p control.Progress) { said = append(said, p.Message) }); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
@@ -150,9 +161,11 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			}
 			three := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 			if st := other.status(there).Session; tip() != three || len(st.Diverged) != 0 || st.Pending != 0 {
-				t.Errorf("main on the session remote is %s; status is %+v, want the last commit there and nothing pending", tip(), st)
+				t.Errorf("main on the session remote is %s; status is %+v, want the last commit there and nothing pending", tip(),
+					st)
 			}
-			if kept := k.sh("/", "git -C "+sessions+" for-each-ref --format='%(objectname)' refs/afs/kept"); !strings.Contains(kept, lost) {
+			if kept := k.sh("/",
+				"git -C "+sessions+" for-each-ref --format='%(objectname)' refs/afs/kept"); !strings.Contains(kept, lost) {
 				t.Errorf("kept commits on the session remote: got %q", kept)
 			}
 			other.unmount(there)

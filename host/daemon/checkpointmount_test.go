@@ -22,7 +22,8 @@ const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cac
 echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv | sed 's/HEAD detached from [0-9a-f]*/HEAD detached/; s/HEAD detached at [0-9a-f]*/HEAD detached/; s/  */ /g'
 echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
 
-// anHour is a script with the changes that a user makes in an hour of work: commits, a stash, a tag, staged and untracked files.
+// anHour is a script with the changes that a user makes in an hour of work: commits, a stash, a tag, staged and
+// untracked files.
 const anHour = `git config user.name a; git config user.email a@b
 echo stashed >dir0/file0.txt; git stash push -q -m 'for later'
 git checkout -q -b feature; echo one >dir1/new.txt; git add dir1/new.txt; git commit -q -m 'a new file'
@@ -138,7 +139,8 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 		format object.Format
 		empty  bool
 		inside control.GitDir
-	}{"sha256": {object.SHA256, false, ""}, "empty": {object.SHA1, true, ""}, "inside": {object.SHA1, false, control.GitDirInside}} {
+	}{"sha256": {object.SHA256, false, ""}, "empty": {object.SHA1, true, ""},
+		"inside": {object.SHA1, false, control.GitDirInside}} {
 		t.Run(name, func(t *testing.T) {
 			k := newKeep(t)
 			k.start()
@@ -146,7 +148,8 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 			root := t.TempDir()
 			repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{Format: o.format})
 			if err == nil && !o.empty {
-				_, err = repo.Commit("main", map[string]gittest.File{"README.md": {Data: []byte("read me\n")}, "dir/file": {Data: []byte("file\n")}}, "a commit")
+				_, err = repo.Commit("main", map[string]gittest.File{"README.md": {Data: []byte("read me\n")},
+					"dir/file": {Data: []byte("file\n")}}, "a commit")
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -157,13 +160,16 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 			}
 			defer server.Close()
 			sessions := filepath.Join(root, "s.git")
-			if _, err := gittest.Git(t.Context(), root, "init", "-q", "--bare", "--object-format="+o.format.String(), sessions); err != nil {
+			if _, err := gittest.Git(t.Context(), root, "init", "-q", "--bare", "--object-format="+o.format.String(),
+				sessions); err != nil {
 				t.Fatal(err)
 			}
 			r := k.request(server.URL("r.git"), k.dir("m"))
-			r.Session, r.GitDir, r.SessionOptions = "hour", o.inside, control.SessionOptions{Remote: sessions, Policy: control.PolicyOff}
+			r.Session, r.GitDir, r.SessionOptions = "hour", o.inside,
+				control.SessionOptions{Remote: sessions, Policy: control.PolicyOff}
 			k.mount(r)
-			k.sh(r.Dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo two >two; git add two; echo three >>two; echo new >new")
+			k.sh(r.Dir,
+				"git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo two >two; git add two; echo three >>two; echo new >new")
 			k.checkpoint(r.Dir)
 			before := k.sh(r.Dir, lookCloser)
 			k.unmount(r.Dir)
@@ -220,16 +226,20 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	}
 	oldest := strings.TrimSpace(other.sh(there, "git rev-list --max-parents=0 HEAD"))
 	came := filepath.Join(other.state, "mounts", "hour", statedir.SessionRepoName, "objects", "pack")
-	if text := other.sh(came, "for p in *.idx; do git show-index <$p; done"); strings.Contains(text, oldest) || !strings.Contains(text, late) {
+	if text := other.sh(came, "for p in *.idx; do git show-index <$p; done"); strings.Contains(text, oldest) ||
+		!strings.Contains(text, late) {
 		t.Errorf("objects fetched from the session remote: want the late commit, and none of the mounted remote's:\n%s", text)
 	}
 	other.sh(there, "echo other >other; git add other; git commit -q -m other")
 	other.checkpoint(there)
 	mine := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 	if main := strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")); main != mine {
-		t.Errorf("main on the session remote: got %s, want %s; the checkpoint has %s, the late commit is %s", main, mine, p.Head, late)
+		t.Errorf("main on the session remote: got %s, want %s; the checkpoint has %s, the late commit is %s", main,
+			mine, p.Head, late)
 	}
-	if refs := k.sh(sessions, "git for-each-ref --format='%(objectname) %(refname)' refs/afs/kept refs/afs/diverged"); !strings.Contains(refs, late+" ") {
+	if refs := k.sh(sessions,
+		"git for-each-ref --format='%(objectname) %(refname)' refs/afs/kept refs/afs/diverged"); !strings.Contains(refs,
+		late+" ") {
 		t.Errorf("commit %s is not kept on the session remote: %s", late, refs)
 	}
 }
@@ -246,7 +256,8 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy = "hour", control.PolicyOff
 	k.mount(r)
-	k.sh(dir, "echo first >README.md; git add README.md; git config user.name a; git config user.email a@b; git commit -q -m first")
+	k.sh(dir,
+		"echo first >README.md; git add README.md; git config user.name a; git config user.email a@b; git commit -q -m first")
 	first := k.checkpoint(dir)
 	k.sh(dir, anHour)
 	before := k.sh(dir, look)
@@ -260,7 +271,8 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	if after := k.sh(fork.Dir, look); after != before {
 		t.Errorf("state of the fork differs from its parent:\n%s", diffText(t, before, after))
 	}
-	k.sh(fork.Dir, "echo fork >dir0/file0.txt; git -c user.name=a -c user.email=a@b commit -q -a -m fork; git stash -q; rm dir2/file6.txt; git checkout -q main; git fsck --connectivity-only")
+	k.sh(fork.Dir,
+		"echo fork >dir0/file0.txt; git -c user.name=a -c user.email=a@b commit -q -a -m fork; git stash -q; rm dir2/file6.txt; git checkout -q main; git fsck --connectivity-only")
 	if after := k.sh(dir, look); after != before {
 		t.Errorf("a change in the fork changed the parent:\n%s", diffText(t, before, after))
 	}
@@ -337,7 +349,8 @@ var states = map[string]string{
 	"stash, applied": "for i in 1 2 3; do echo $i >README.md; git stash push -q -m s$i; done; git stash apply -q stash@{1}; echo u >u; git stash push -q -u -m all",
 }
 
-const lookCloser = look + `; echo == index; git ls-files -v --stage; git status | sed '/^HEAD detached/d'; git log --format='%H %s' --all; git stash list --format='%gd %gs %H'; git for-each-ref; git config --get-regexp '^branch'`
+const lookCloser = look +
+	`; echo == index; git ls-files -v --stage; git status | sed '/^HEAD detached/d'; git log --format='%H %s' --all; git stash list --format='%gd %gs %H'; git for-each-ref; git config --get-regexp '^branch'`
 
 // TestForksAreInTheSameState checks that an operation of git that is in progress in the parent is also in progress in
 // the fork.
@@ -404,7 +417,8 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 		t.Errorf("a dry run changed the mount:\n%s", diffText(t, changed, after))
 	}
 	done := restore(control.RestoreRequest{ID: first.ID, Staged: true})
-	if done.Before == nil || len(done.Kept) > 0 || !reflect.DeepEqual(dry.Changes, done.Changes) || len(done.Changes) < 15 {
+	if done.Before == nil || len(done.Kept) > 0 || !reflect.DeepEqual(dry.Changes, done.Changes) ||
+		len(done.Changes) < 15 {
 		t.Errorf("reply of restore: got %+v, want the changes of the dry run: %+v", done, dry.Changes)
 	}
 	ignored := k.sh(dir, "cat keep.o out/x.o; rm -r keep.o out")
@@ -433,7 +447,8 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	if after := k.sh(dir, "git diff --cached"); after != staged {
 		t.Errorf("restore without the index changed the index:\n%s", diffText(t, staged, after))
 	}
-	if text := k.sh(dir, "cat README.md dir1/new.txt dir2/script/built.o newdir"); text != "read me\none\no\nnot a directory\n" {
+	if text := k.sh(dir,
+		"cat README.md dir1/new.txt dir2/script/built.o newdir"); text != "read me\none\no\nnot a directory\n" {
 		t.Errorf("files after the restore of some paths: got %q", text)
 	}
 	newest := k.checkpoint(dir)

@@ -87,7 +87,8 @@ func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 		_, err := other.client.Mount(t.Context(), r, nil)
 		mounted <- err
 	}()
-	other.until("the lane is claimed while the container is being fetched", func() bool { return w.meta(t) != w.left && container.Hits() == 1 })
+	other.until("the lane is claimed while the container is being fetched",
+		func() bool { return w.meta(t) != w.left && container.Hits() == 1 })
 	container.Remove()
 	if err := <-mounted; err != nil {
 		t.Fatal(err)
@@ -124,7 +125,8 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 		_, err := other.client.Mount(t.Context(), r, nil)
 		mounted <- err
 	}()
-	other.until("the lane is claimed while the session is being fetched", func() bool { return w.meta(t) != w.left && small.Hits() == 1 })
+	other.until("the lane is claimed while the session is being fetched",
+		func() bool { return w.meta(t) != w.left && small.Hits() == 1 })
 	select {
 	case err := <-mounted:
 		t.Fatalf("mount returned before the session was fetched: %v", err)
@@ -152,7 +154,8 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	if st := other.status(r.Dir).Session; st.Lane != session.MainLane || st.Pending != 0 || st.State != "active" {
 		t.Errorf("status after the take-over: got %+v, want the active session on the main lane and nothing pending", st)
 	}
-	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil || !strings.Contains(err.Error(), "holds session hour") {
+	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil ||
+		!strings.Contains(err.Error(), "holds session hour") {
 		t.Errorf("another host's mount of a held session: got %v", err)
 	}
 	other.unmount(r.Dir)

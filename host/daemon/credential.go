@@ -34,13 +34,15 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	// Only remotes with an http or https URL accept a token.
 	if l == nil || !l.IsWeb() {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.Dir,
-			Cause: "mount has no remote that accepts a token; only http and https URLs do", Hint: "ssh uses keys: see ssh-add(1)"}
+			Cause: "mount has no remote that accepts a token; only http and https URLs do",
+			Hint:  "ssh uses keys: see ssh-add(1)"}
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
 	env := remotes.Environment(m.Request.MountRequest)
 	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), env, string(r.Token), r.TokenFile)
 	// Only a definite refusal is an error, because the token may be valid if the remote cannot be reached.
-	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
+	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) ||
+		errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := fault.Explain("log in to", reply.Remote, err)
 		e.Hint = "the mount continues to use the previous token"
@@ -53,8 +55,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	return reply, nil
 }
 
-// renew sets a new token or token file in the login l, and makes each mount with this login use the new credentials. It returns
-// the sorted directories of these mounts.
+// renew sets a new token or token file in the login l, and makes each mount with this login use the new credentials. It
+// returns the sorted directories of these mounts.
 func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string) []string {
 	uses := d.host.Remotes.Renew(l, token, file)
 	var dirs []string

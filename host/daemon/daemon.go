@@ -1,11 +1,11 @@
 // Package daemon has the state of a process that serves mounts: the table of all mounts and what they share. It starts,
 // stops and takes over mounts, and answers the requests of clients.
 //
-// One process serves any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk and
-// the memory budget.
+// One process serves any number of mounts. Mounts of one remote share a store. All stores share the cache of contents
+// on disk and the memory budget.
 //
-// The mounts themselves are implemented in package mount. Lock order: Daemon.mu, then the lock of a mount. No goroutine holds one
-// of these locks while it waits for the network, the disk or the kernel.
+// The mounts themselves are implemented in package mount. Lock order: Daemon.mu, then the lock of a mount. No goroutine
+// holds one of these locks while it waits for the network, the disk or the kernel.
 package daemon
 
 import (
@@ -72,8 +72,8 @@ func (c *Config) take(name string) *os.File {
 	return f
 }
 
-// Daemon contains the mounts of one process and everything that they share. It implements control.Handler. Its methods may be
-// called from any goroutine.
+// Daemon contains the mounts of one process and everything that they share. It implements control.Handler. Its methods
+// may be called from any goroutine.
 type Daemon struct {
 	host        *mount.Host // state and services that all mounts share
 	endedMounts endedMounts // mounts that ended recently, from which repeated unmount requests are answered
@@ -127,11 +127,13 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle}
 	h := &mount.Host{
 		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
-		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.StoreFrom, c.Log, memory, blobs),
-		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: turns.New(),
+		Failures: statedir.Failures{State: c.State, Log: c.Log},
+		Remotes:  remotes.New(c.State, c.StoreFrom, c.Log, memory, blobs),
+		Keeper:   c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: turns.New(),
 		Handler: d, Registry: d, Served: make(chan struct{}),
 	}
-	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
+	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d,
+		Writer: h.Writer}
 	d.host, d.Catalog, d.CacheEntries = h, h.Catalog, catalog.CacheEntries{Catalog: h.Catalog}
 	d.Reviews = catalog.Reviews{Catalog: h.Catalog}
 	d.Locks = lockservice.Locks{Catalog: h.Catalog}
@@ -146,7 +148,8 @@ func New(c Config) (*Daemon, error) {
 		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers),
 			zap.Int("kept", len(c.Descriptors)))
 		d.takeOverAll(c.Descriptors)
-		// The files are removed after the takeover, because file-system calls in a mount block until the mount is served again.
+		// The files are removed after the takeover, because file-system calls in a mount block until the mount is served
+		// again.
 		d.behind.Go(func() {
 			d.resuming.Wait()
 			if err := d.host.Homes.RemoveLeftovers(); err != nil {
@@ -219,8 +222,8 @@ func (d *Daemon) Idle() <-chan struct{} {
 	return d.idle
 }
 
-// add adds m to d.mounts and registers m as a user of its login. It returns false if another mount has the same directory. The
-// caller holds d.mu.
+// add adds m to d.mounts and registers m as a user of its login. It returns false if another mount has the same
+// directory. The caller holds d.mu.
 func (d *Daemon) add(m *mount.Mount) bool {
 	if _, taken := d.mounts[m.Dir]; taken {
 		return false
@@ -272,8 +275,8 @@ func (d *Daemon) list() []*mount.Mount {
 	return mounts
 }
 
-// find returns the mount that contains the path dir: the mount whose directory is dir, or else the mount at the nearest directory
-// above dir. dir must be absolute. It returns false if dir is not in a mount.
+// find returns the mount that contains the path dir: the mount whose directory is dir, or else the mount at the nearest
+// directory above dir. dir must be absolute. It returns false if dir is not in a mount.
 func (d *Daemon) find(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 
 // Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. If the request
 // is for a read-only mount, Fork creates no session, and mounts the checkpoint itself.
-func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
+func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
+	progress func(control.Progress)) (control.MountReply, error) {
 	if r.SessionRemote != "" {
 		return d.forkFar(ctx, r, progress)
 	}
@@ -95,7 +96,8 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // If id is empty and h belongs to a writable mount, checkpointToFork creates a checkpoint. If h belongs to a mount that
 // shows one checkpoint, its home contains only that one: if id is empty, it is returned; otherwise id is searched in
 // the session's own home, if this host has that.
-func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
+func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home,
+	id string) (origin.Home, session.Checkpoint, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
 	case id == "" && h.Mounted != nil && h.Mounted.Writable:

@@ -30,7 +30,8 @@ func TestForksShareEverything(t *testing.T) {
 	r.Session, r.Prefetch, r.History, r.Wait = "work", control.PrefetchNone, control.HistoryNone, control.WaitTree
 	r.SessionOptions.Policy = control.PolicyOff
 	k.mount(r)
-	k.sh(r.Dir, "for i in 1 2 3 4 5; do head -c 100000 /dev/urandom >large$i; done; echo staged >dir0/file0.txt; git add dir0/file0.txt large1; rm dir1/file1.txt")
+	k.sh(r.Dir,
+		"for i in 1 2 3 4 5; do head -c 100000 /dev/urandom >large$i; done; echo staged >dir0/file0.txt; git add dir0/file0.txt large1; rm dir1/file1.txt")
 	p := k.checkpoint(r.Dir)
 	before := k.sh(r.Dir, look)
 	large := filepath.Join("session.git", "objects", "pack")
@@ -45,7 +46,8 @@ func TestForksShareEverything(t *testing.T) {
 		if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if text := k.sh(f.Dir, "ls large1 dir0/file0.txt; ls dir1/file1.txt 2>/dev/null || echo gone"); text != "dir0/file0.txt\nlarge1\ngone\n" {
+		if text := k.sh(f.Dir,
+			"ls large1 dir0/file0.txt; ls dir1/file1.txt 2>/dev/null || echo gone"); text != "dir0/file0.txt\nlarge1\ngone\n" {
 			t.Errorf("files of fork %d: got %q", i, text)
 		}
 		forks = append(forks, f)
@@ -82,7 +84,8 @@ func TestForksShareEverything(t *testing.T) {
 	if text := k.sh(forks[1].Dir, "cat mine; git status --porcelain mine; rm mine"); text != "mine\n?? mine\n" {
 		t.Errorf("file that was written before git was ready: got %q", text)
 	}
-	if checkpoints, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(checkpoints.Checkpoints) == 0 {
+	if checkpoints, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil ||
+		len(checkpoints.Checkpoints) == 0 {
 		t.Errorf("session log of the fork with a change: got %+v, %v, want a checkpoint", checkpoints, err)
 	}
 	for _, f := range forks[1:] {

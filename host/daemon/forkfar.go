@@ -19,7 +19,8 @@ import (
 // forkFar is Fork for a parent session on the session remote r.SessionRemote: it creates a session from a checkpoint of
 // the parent and mounts the new session. If the requested mount is read-only, it mounts the checkpoint itself and
 // creates no session.
-func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
+func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest,
+	progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
 	// A read-only mount needs no new session, because it shows the checkpoint of the parent session.
 	if to.ReadOnly {
@@ -54,7 +55,8 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 // Remote of the result.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Far, error) {
 	at := r.Mount
-	// A session token in the request is for the session remote of the fork. If the fork has none, the token is for that of the parent.
+	// A session token in the request is for the session remote of the fork. If the fork has none, the token is for that of
+	// the parent.
 	if _, kind := remotes.SessionURL(at); kind == control.RemoteEmbedded || kind == control.RemoteNone {
 		at.SessionOptions.Remote = r.SessionRemote
 	}

@@ -26,9 +26,9 @@ const metricsAge = 15 * time.Second
 
 // WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus.
 //
-// Metrics of a mount have the label "mount", whose value is the directory of the mount. Metrics of a remote have the label
-// "remote", whose value is the URL of the remote. URLs are written without credentials, as in the status. Counters start at zero
-// when the process starts; counters of a mount start at zero when the mount is served.
+// Metrics of a mount have the label "mount", whose value is the directory of the mount. Metrics of a remote have the
+// label "remote", whose value is the URL of the remote. URLs are written without credentials, as in the status.
+// Counters start at zero when the process starts; counters of a mount start at zero when the mount is served.
 func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	w := metrics.NewWriter(out)
 	d.writeProcess(w)
@@ -45,14 +45,17 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	one("artifactfs_cache_blobs", metrics.Gauge, "Contents in the cache on disk.", float64(usage.Blobs))
 	one("artifactfs_cache_bytes", metrics.Gauge, "Bytes of the cache on disk.", float64(usage.Bytes))
 	one("artifactfs_cache_quota_bytes", metrics.Gauge, "Bytes that the cache on disk may take.", float64(usage.Quota))
-	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched again.", float64(usage.Damaged))
+	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched again.",
+		float64(usage.Damaged))
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.host.State, &st); err == nil {
-		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.", float64(st.Bavail)*float64(st.Bsize))
+		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.",
+			float64(st.Bavail)*float64(st.Bsize))
 		one("artifactfs_state_size_bytes", metrics.Gauge, "Size of the file system where the state directory is.",
 			float64(st.Blocks)*float64(st.Bsize))
 		one("artifactfs_state_free_inodes", metrics.Gauge, "Inodes free where the state directory is.", float64(st.Ffree))
-		one("artifactfs_state_inodes", metrics.Gauge, "Inodes of the file system where the state directory is; 0 if it has no limit.",
+		one("artifactfs_state_inodes", metrics.Gauge,
+			"Inodes of the file system where the state directory is; 0 if it has no limit.",
 			float64(st.Files))
 	}
 	return w.Flush()
@@ -67,7 +70,8 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	}
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err == nil {
-		one("process_cpu_seconds_total", metrics.Counter, "User and system time.", float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
+		one("process_cpu_seconds_total", metrics.Counter, "User and system time.",
+			float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
 	}
 	if resident, ok := proc.Self.ResidentBytes(); ok {
 		one("process_resident_memory_bytes", metrics.Gauge, "Memory that is resident.", float64(resident))
@@ -80,7 +84,8 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 		one("process_max_fds", metrics.Gauge, "Largest number of open file descriptors.", float64(limit.Cur))
 	}
 	if st, err := proc.Self.Status(); err == nil {
-		one("artifactfs_anonymous_memory_bytes", metrics.Gauge, "Resident memory of the worker that belongs to no file.", float64(st.Anonymous))
+		one("artifactfs_anonymous_memory_bytes", metrics.Gauge, "Resident memory of the worker that belongs to no file.",
+			float64(st.Anonymous))
 		one("artifactfs_threads", metrics.Gauge, "Threads of the worker.", float64(st.Threads))
 	}
 	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.",
@@ -93,13 +98,14 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	one("go_gc_cycles_total", metrics.Counter, "Garbage collections.", float64(mem.NumGC))
 }
 
-// processStart is approximately the time at which the process started, because packages are initialized within its first
-// milliseconds.
+// processStart is approximately the time at which the process started, because packages are initialized within its
+// first milliseconds.
 var processStart = time.Now()
 
 // writeOperations writes histograms of the durations of FUSE requests in all mounts, by operation.
 func (d *Daemon) writeOperations(w *metrics.Writer) {
-	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
+	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms,
+		"Duration of the requests of the kernel, of all mounts.")
 	d.host.Times.Each(func(op string, h *metrics.Histogram) {
 		w.Histogram(h, metrics.Label{Name: "op", Value: strings.ToLower(op)})
 	})
@@ -124,7 +130,8 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failure) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
 	// A sample is written for every state, even if no mount is in that state, so that the time series has no gaps.
-	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
+	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded,
+		control.StateFailed} {
 		n := 0
 		for _, m := range mounts {
 			if m.State == state {
@@ -154,12 +161,15 @@ func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failur
 	}
 	each("artifactfs_mount_start_time_seconds", metrics.Gauge, "Start of the mount, in seconds since the epoch.",
 		func(m *scraped) float64 { return float64(m.Since.Unix()) })
-	each("artifactfs_mount_degraded", metrics.Gauge, "1 if the last request of the mount to its remote, or work in the background, failed.",
+	each("artifactfs_mount_degraded", metrics.Gauge,
+		"1 if the last request of the mount to its remote, or work in the background, failed.",
 		func(m *scraped) float64 { return flag(m.State == control.StateDegraded) })
-	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.", func(m *scraped) float64 { return float64(m.Tree.Files) })
+	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.",
+		func(m *scraped) float64 { return float64(m.Tree.Files) })
 	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.",
 		func(m *scraped) float64 { return float64(m.Blobs.Total) })
-	each("artifactfs_mount_fetched_blobs", metrics.Gauge, "Distinct contents that the tree names and that are on this host.",
+	each("artifactfs_mount_fetched_blobs", metrics.Gauge,
+		"Distinct contents that the tree names and that are on this host.",
 		func(m *scraped) float64 { return float64(m.Blobs.Fetched) })
 	each("artifactfs_mount_fetched_bytes", metrics.Gauge, "Bytes of the contents of the tree that are on this host.",
 		func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
@@ -169,13 +179,15 @@ func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failur
 		func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
 	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.",
 		func(m *scraped) float64 { return float64(m.Operations.Pending) })
-	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.",
+	each("artifactfs_mount_operations_fetched_total", metrics.Counter,
+		"Requests of the kernel that needed something from the remote.",
 		func(m *scraped) float64 { return float64(m.Operations.Fetched) })
 	each("artifactfs_session_failing", metrics.Gauge, "1 if the last checkpoint or push of the session failed.",
 		func(m *scraped) float64 { return flag(m.Session.Error != "") })
 	each("artifactfs_session_diverged_refs", metrics.Gauge, "Refs that were changed here and by another session.",
 		func(m *scraped) float64 { return float64(len(m.Session.DivergedRefs)) })
-	each("artifactfs_session_pending_seconds", metrics.Gauge, "Time for which refs have not been on the session remote; 0 if all are.",
+	each("artifactfs_session_pending_seconds", metrics.Gauge,
+		"Time for which refs have not been on the session remote; 0 if all are.",
 		func(m *scraped) float64 {
 			if m.Session.PendingSince == nil {
 				return 0
@@ -222,13 +234,16 @@ func flag(is bool) float64 {
 	return 0
 }
 
-// writePushes writes the metrics of pushes to session remotes. They are zero for a mount with an embedded session remote.
+// writePushes writes the metrics of pushes to session remotes. They are zero for a mount with an embedded session
+// remote.
 func writePushes(w *metrics.Writer, mounts []scraped,
 	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
-	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.",
+	each(prefix+"pushes_total", metrics.Counter,
+		"Attempts to push to the session remote, including those that found nothing to send.",
 		func(m *scraped) float64 { return float64(m.Agent.Pushed.Pushes) })
-	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.",
+	each(prefix+"push_failures_total", metrics.Counter,
+		"Attempts to push that got no answer, or in which a ref was refused.",
 		func(m *scraped) float64 { return float64(m.Agent.Pushed.Failures) })
 	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.",
 		func(m *scraped) float64 { return m.Agent.Pushed.Took.Seconds() })
@@ -238,7 +253,8 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 		func(m *scraped) float64 { return float64(m.Agent.Pushed.Refs) })
 	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.",
 		func(m *scraped) float64 { return float64(m.Agent.Pushed.Refused) })
-	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
+	w.Family(prefix+"last_sync_seconds", metrics.Gauge,
+		"Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		// If no push has finished yet, the metric has no sample.
 		if m.Session.LastSync != nil {
@@ -342,7 +358,8 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	for _, r := range all {
 		w.Histogram(&r.waits, label(r))
 	}
-	w.Family("artifactfs_fetch_request_seconds", metrics.Histograms, "Duration of requests for contents, to the last byte.")
+	w.Family("artifactfs_fetch_request_seconds", metrics.Histograms,
+		"Duration of requests for contents, to the last byte.")
 	for _, r := range all {
 		w.Histogram(&r.foreground, label(r), metrics.Label{Name: "class", Value: "foreground"})
 		w.Histogram(&r.background, label(r), metrics.Label{Name: "class", Value: "background"})

@@ -129,8 +129,9 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	d.host.Log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
 	// The status shows the failure until the mount succeeds or is unmounted.
 	d.host.Failures.Add(statedir.Failure{
-		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
-		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "mount was not restored: " + err.Error(),
+		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote),
+		Session: r.Record.Session,
+		Ref:     r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "mount was not restored: " + err.Error(),
 	})
 	return ctx.Err() != nil
 }

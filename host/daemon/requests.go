@@ -15,11 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/collector"
 )
 
-// Mount creates the mount that r requests. It returns when the root of the working tree can be read and everything that r.Wait
-// names has been fetched. If it returns an error, or if ctx ends, the mount has been removed again. If a request with the same
-// r.Nonce is running or has succeeded, Mount waits for that request and returns its reply. Mount may be called from any
-// goroutine.
-func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+// Mount creates the mount that r requests. It returns when the root of the working tree can be read and everything that
+// r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been removed again. If a request
+// with the same r.Nonce is running or has succeeded, Mount waits for that request and returns its reply. Mount may be
+// called from any goroutine.
+func (d *Daemon) Mount(ctx context.Context, r control.MountRequest,
+	progress func(control.Progress)) (control.MountReply, error) {
 	if r.Second != "" {
 		return mountSecond(d, r)
 	}
@@ -56,7 +57,8 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 		return nil, reply, err
 	}
 	d.register(m)
-	d.host.Log.Info("mounted", zap.String("dir", m.Dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
+	d.host.Log.Info("mounted", zap.String("dir", m.Dir), zap.String("remote", reply.Remote),
+		zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
 	return m, reply, nil
 }
@@ -126,7 +128,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 }
 
 // Switch changes the working tree, the index and HEAD of a mount to another commit.
-func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest,
+	progress func(control.Progress)) (control.SwitchReply, error) {
 	m, err := d.servedMount("switch", r.Dir)
 	if err != nil {
 		return control.SwitchReply{}, err
@@ -136,7 +139,8 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 
 // Restore changes files of a mount back to their contents in a checkpoint. If r is a dry run, Restore only lists the
 // changes.
-func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
+func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest,
+	_ func(control.Progress)) (control.RestoreReply, error) {
 	m, err := d.servedMount("restore", r.Dir)
 	if err != nil {
 		return control.RestoreReply{}, err
@@ -144,9 +148,10 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(c
 	return m.Moves().Restore(ctx, r)
 }
 
-// Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
-// and names the checkpoint that undoes the merge.
-func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+// Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the
+// conflicts, and names the checkpoint that undoes the merge.
+func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest,
+	_ func(control.Progress)) (control.MergeReply, error) {
 	m, err := d.servedMount("merge", r.Dir)
 	if err != nil {
 		return control.MergeReply{}, err
@@ -154,9 +159,11 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	return m.Moves().Merge(ctx, r)
 }
 
-// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh switches it
-// to that commit. The reply contains the old and the new commit, and the reason if the mount was not switched.
-func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
+// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh
+// switches it to that commit. The reply contains the old and the new commit, and the reason if the mount was not
+// switched.
+func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest,
+	progress func(control.Progress)) (control.RefreshReply, error) {
 	m, err := d.servedMount("refresh", r.Dir)
 	if err != nil {
 		return control.RefreshReply{}, err
@@ -166,7 +173,8 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 
 // Prefetch fetches the contents of the files whose paths match r.Paths, with a higher priority than the background
 // prefetch.
-func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest,
+	progress func(control.Progress)) (control.PrefetchReply, error) {
 	m, err := d.servedMount("prefetch", r.Dir)
 	if err != nil {
 		return control.PrefetchReply{}, err

@@ -80,7 +80,8 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // restores only some of the paths
 	k.kill()
-	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID), Staged: true, Nonce: "mine"})
+	note(checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID),
+		Staged: true, Nonce: "mine"})
 	k.start()
 	k.await()
 	// a client that has received no reply repeats the request with the same nonce
@@ -114,7 +115,8 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	// A restore of a checkpoint that was dropped in the meantime is abandoned.
 	k.kill()
-	note(checkout.RestoreIntent{Checkpoint: session.NewCheckpointID(again.Checkpoint.Time), Before: session.CheckpointID(now.ID)})
+	note(checkout.RestoreIntent{Checkpoint: session.NewCheckpointID(again.Checkpoint.Time),
+		Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be completed")
@@ -141,13 +143,15 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	home := filepath.Join(k.state, "mounts", k.mount(r).Session)
 	k.sh(dir, "echo old >file; echo old >below; mkdir empty")
 	old := k.checkpoint(dir)
-	k.sh(dir, "mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
+	k.sh(dir,
+		"mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
 	now := k.checkpoint(dir)
 	intent := checkout.RestoreIntent{Checkpoint: session.CheckpointID(old.ID), Before: session.CheckpointID(now.ID)}
 	finished := func() {
 		t.Helper()
 		k.until("the restore is finished", func() bool {
-			return slices.ContainsFunc(k.status(dir).Notes, func(note string) bool { return strings.Contains(note, "then completed") })
+			return slices.ContainsFunc(k.status(dir).Notes,
+				func(note string) bool { return strings.Contains(note, "then completed") })
 		})
 	}
 
@@ -158,7 +162,8 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	k.await()
 	finished()
 	if p := k.checkpoint(dir); p.Tree != old.Tree {
-		t.Errorf("tree after the restore: got %s, want %s; files of the mount: %s", p.Tree, old.Tree, k.sh(dir, "find [a-z]*"))
+		t.Errorf("tree after the restore: got %s, want %s; files of the mount: %s", p.Tree, old.Tree,
+			k.sh(dir, "find [a-z]*"))
 	}
 	k.unmount(dir)
 
@@ -172,7 +177,8 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	interrupted(t, home, intent)
 	k.mount(r)
 	finished()
-	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got, "old\nold\nempty\nmine\nls: ") {
+	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got,
+		"old\nold\nempty\nmine\nls: ") {
 		t.Errorf("files with directories that a user created: got %s", got)
 	}
 	k.unmount(dir)

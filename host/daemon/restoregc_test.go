@@ -28,7 +28,8 @@ func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	}
 	k.sh(dir, "echo changed >d/1; echo changed >d/deep/1; rm d/2; echo three >a")
 	k.checkpoint(dir)
-	gc, err := k.client.SessionGC(t.Context(), control.SessionGCRequest{Of: dir, All: time.Millisecond, Daily: time.Millisecond}, nil)
+	gc, err := k.client.SessionGC(t.Context(), control.SessionGCRequest{Of: dir, All: time.Millisecond,
+		Daily: time.Millisecond}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,8 @@ func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	k.kill()
 	k.start()
 	k.await()
-	if got := k.sh(dir, "cat a b d/[0-9] d/deep/*; git status --porcelain; git fsck --no-dangling"); got != "three\none\nchanged\n3\n4\nchanged\n2\n3\n4\n?? a\n?? b\n?? d/\n" {
+	if got := k.sh(dir,
+		"cat a b d/[0-9] d/deep/*; git status --porcelain; git fsck --no-dangling"); got != "three\none\nchanged\n3\n4\nchanged\n2\n3\n4\n?? a\n?? b\n?? d/\n" {
 		t.Errorf("files after the restore and gc: got %s", got)
 	}
 	k.sh(dir, "git -C "+k.state+"/mounts/*/session.git fsck --strict --no-dangling")

@@ -42,8 +42,8 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		mounts = append(mounts, m)
 	}
-	// The supervisor returns the descriptors in no particular order. Therefore the mounts of submodules are linked to their
-	// parents after all mounts are known.
+	// The supervisor returns the descriptors in no particular order. Therefore the mounts of submodules are linked to
+	// their parents after all mounts are known.
 	for _, m := range mounts {
 		if m.JoinParent(d.mountAt); m.Deaths() >= suspectDeaths {
 			later = append(later, m)
@@ -53,7 +53,8 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	slices.SortStableFunc(later, func(a, b *mount.Mount) int { return a.Deaths() - b.Deaths() })
 	// The function succeed takes over m, and records the result for Resumed and for repeated unmount requests.
 	succeed := func(m *mount.Mount) {
-		// A mount that has ended leaves the registry before Succeed returns. A request that is repeated then must find it, too.
+		// A mount that has ended leaves the registry before Succeed returns. A request that is repeated then must find it,
+		// too.
 		d.endedMounts.add(m)
 		ended, err := m.Succeed()
 		if !ended {

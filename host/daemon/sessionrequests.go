@@ -105,7 +105,8 @@ const syncTries = 5
 
 // Sync creates a checkpoint and waits until all refs of the session are pushed to the session remote. If files or refs
 // change at the same time, some refs may still be pending when Sync returns.
-func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
+func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest,
+	progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
 	m, c, err := d.carried("sync", r.Dir)
 	if err != nil {
@@ -178,9 +179,10 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
 
-// SessionRecord appends records to a session's transcript. If the records contain a prompt of the user, it first creates a
-// checkpoint, so that the files at the start of each turn can be restored.
-func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+// SessionRecord appends records to a session's transcript. If the records contain a prompt of the user, it first
+// creates a checkpoint, so that the files at the start of each turn can be restored.
+func (d *Daemon) SessionRecord(ctx context.Context,
+	r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	_, c, err := d.carried("record", r.Dir)
 	if err != nil {
 		return control.SessionRecordReply{}, err
@@ -189,8 +191,8 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 	}
-	// The checkpoint is created before the prompt is recorded, so that the user can restore the files as they were at the time of
-	// the prompt.
+	// The checkpoint is created before the prompt is recorded, so that the user can restore the files as they were at the
+	// time of the prompt.
 	if c.Agent.Automatic() && transcript.HasPrompt(r.Lines) {
 		if _, _, err := c.Agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)

@@ -26,14 +26,16 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
 	r.SessionOptions.Base = control.BaseSeed // another user moves branches without the session's prefix there
 	k.mount(r)
-	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; git tag -a -m mine v1; git commit -q --allow-empty -m two; git tag -a -m other v2; git reset -q --soft v1; git tag -a -m tags v3 v2")
+	k.sh(dir,
+		"git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; git tag -a -m mine v1; git commit -q --allow-empty -m two; git tag -a -m other v2; git reset -q --soft v1; git tag -a -m tags v3 v2")
 	const look = "git for-each-ref --format='%(refname) %(objectname) %(objecttype) %(*objectname)' refs/heads refs/tags; git cat-file tag v3; git log --oneline v2"
 	before := k.sh(dir, look)
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
 	if err != nil && p.ID == "" {
 		t.Logf("%v", err) // an error is expected, because the session remote refuses tags
 	}
-	k.until("the checkpoint is pushed", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
+	k.until("the checkpoint is pushed",
+		func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
 	if got := k.sh(sessions, "git for-each-ref refs/tags"); got != "" {
 		t.Fatalf("the session remote accepted tags: %s", got)
 	}
@@ -52,7 +54,8 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	if after := other.sh(there, look); after != before {
 		t.Errorf("tags of the resumed session:\n%s\nwant\n%s", after, before)
 	}
-	other.sh(there, "git config user.name a; git config user.email a@b; git commit -q --allow-empty -m three; git fsck --connectivity-only")
+	other.sh(there,
+		"git config user.name a; git config user.email a@b; git commit -q --allow-empty -m three; git fsck --connectivity-only")
 	head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 	if err := os.Remove(filepath.Join(sessions, "hooks/update")); err != nil {
 		t.Fatal(err)
@@ -60,7 +63,9 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
 		t.Error(err)
 	}
-	if got := strings.TrimSpace(k.sh(sessions, "git rev-parse main v1^{tag} v2^{tag} v3^{tag} && git fsck --no-dangling")); !strings.HasPrefix(got, head) {
+	if got :=
+		strings.TrimSpace(k.sh(sessions,
+			"git rev-parse main v1^{tag} v2^{tag} v3^{tag} && git fsck --no-dangling")); !strings.HasPrefix(got, head) {
 		t.Errorf("tags on the session remote: got %s", got)
 	}
 	other.unmount(there)

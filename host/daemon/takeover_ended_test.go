@@ -191,7 +191,8 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := d.Status(t.Context())
-	if err != nil || len(st.Mounts) != 2 || st.Mounts[0].Dir != idle || st.Mounts[0].Commit != first.Commit || !st.Mounts[0].ReadOnly || st.Mounts[1].Overlay.Changed != 1 {
+	if err != nil || len(st.Mounts) != 2 || st.Mounts[0].Dir != idle || st.Mounts[0].Commit != first.Commit ||
+		!st.Mounts[0].ReadOnly || st.Mounts[1].Overlay.Changed != 1 {
 		t.Errorf("mounts of the next daemon: got error %v and %+v", err, st.Mounts)
 	}
 	if err := d.Close(t.Context()); err != nil {

@@ -31,7 +31,9 @@ func TestReadOnlyMountsOutliveTheirProcess(t *testing.T) {
 	r.ReadOnly, r.Session = true, work.Session
 	k.mount(r)
 	k.again()
-	if got := k.sh(plain, "cat README.md dir1/file1.txt; git status --porcelain; touch x 2>&1 || true"); !strings.HasPrefix(got, "read me\ncontent 1\n") || !strings.Contains(got, "Read-only") {
+	if got := k.sh(plain,
+		"cat README.md dir1/file1.txt; git status --porcelain; touch x 2>&1 || true"); !strings.HasPrefix(got,
+		"read me\ncontent 1\n") || !strings.Contains(got, "Read-only") {
 		t.Errorf("file of a mount at a commit: got %q", got)
 	}
 	if got := k.sh(seen, "cat mine; ls"); got != "mine\ndir0\ndir1\ndir2\ndir3\nmine\n" {
@@ -76,7 +78,8 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 	k.mount(r)
 	k.sh(dir, "mkdir node_modules; echo big >node_modules/big; cat sub/README.md; echo x >sub/x")
 	k.again()
-	if got := k.sh(dir, "cat sub/README.md sub/x node_modules/big; mkdir later; echo two >later/two; git status --porcelain"); !strings.HasPrefix(got, "read me\nx\nbig\n") {
+	if got := k.sh(dir,
+		"cat sub/README.md sub/x node_modules/big; mkdir later; echo two >later/two; git status --porcelain"); !strings.HasPrefix(got, "read me\nx\nbig\n") {
 		t.Errorf("files after the takeover: got %q", got)
 	}
 	st := k.status(dir)
@@ -88,7 +91,8 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 			t.Errorf("files of the redirect %s: got %d", d.Target, len(n))
 		}
 	}
-	if sub := k.status(filepath.Join(dir, "sub")); sub.SubmoduleOf != dir || sub.State != control.StateMounted || len(st.Redirects) != 2 {
+	if sub := k.status(filepath.Join(dir, "sub")); sub.SubmoduleOf != dir || sub.State != control.StateMounted ||
+		len(st.Redirects) != 2 {
 		t.Errorf("submodule after the takeover: got %+v of %+v", sub, st)
 	}
 	if reply := k.unmount(dir); len(reply.Submodules) != 1 || reply.Submodules[0].Kept != 1 {
@@ -113,7 +117,8 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 	k.mount(r)
 	made := make(chan string, 1)
 	go func() {
-		made <- k.sh(dir, "for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
+		made <- k.sh(dir,
+			"for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
 	}()
 	kills := 0
 	patience := time.Now().Add(takeoverTime / 2) // after this time, no more workers are killed
@@ -163,7 +168,8 @@ func TestATakeoverNeedsNoRemote(t *testing.T) {
 	k.sh(dir, "cat dir0/*; echo changed >dir1/file1.txt")
 	server.Down()
 	k.again()
-	if got := k.sh(dir, "cat dir1/file1.txt dir2/file2.txt; git status --porcelain"); got != "changed\ncontent 2\n M dir1/file1.txt\n" {
+	if got := k.sh(dir,
+		"cat dir1/file1.txt dir2/file2.txt; git status --porcelain"); got != "changed\ncontent 2\n M dir1/file1.txt\n" {
 		t.Errorf("file after a takeover without the remote: got %q", got)
 	}
 	if st := k.status(dir); st.State != control.StateMounted || st.History != control.HistoryComplete {

@@ -67,8 +67,10 @@ func serveTest(state string) error {
 	if err != nil {
 		return err
 	}
-	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zap.DebugLevel))
-	d, err := New(Config{State: state, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count})
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr),
+		zap.DebugLevel))
+	d, err := New(Config{State: state, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason,
+		Takeovers: start.Count})
 	if err != nil {
 		return err
 	}
@@ -281,7 +283,8 @@ func (k *testKeeper) dir(name string) string { return filepath.Join(filepath.Dir
 func (k *testKeeper) request(remote, dir string) control.MountRequest {
 	return control.MountRequest{
 		Remote: remote, Dir: dir,
-		MountFetch: control.MountFetch{History: control.HistoryBackground, Prefetch: control.PrefetchAuto, Wait: control.WaitAll},
+		MountFetch: control.MountFetch{History: control.HistoryBackground, Prefetch: control.PrefetchAuto,
+			Wait: control.WaitAll},
 	}
 }
 
@@ -327,7 +330,8 @@ func (k *testKeeper) sh(dir, script string) string {
 	cmd := exec.CommandContext(ctx, "sh", "-euc", "cd \"$0\"; "+script, dir)
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
+		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		k.t.Errorf("run %s: %v\n%s", script, err, out)
@@ -459,20 +463,24 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 	if got := s.say("cat <&3; echo two >&4; cat /proc/self/fd/5; pwd"); got != "read me\ndeleted\n"+dir+"/made/deep" {
 		t.Errorf("open files after the takeover: got %q", got)
 	}
-	if got := k.sh(dir, "cat dir0/new dir2/file2.txt; stat -c %i README.md dir0/new made/deep"); got != "one\ntwo\ncontent 2\n"+inode {
+	if got := k.sh(dir,
+		"cat dir0/new dir2/file2.txt; stat -c %i README.md dir0/new made/deep"); got != "one\ntwo\ncontent 2\n"+inode {
 		t.Errorf("inodes after the takeover: got %q, want %q", got, inode)
 	}
 	if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l"); got != "?? dir0/new\n2\n" {
 		t.Errorf("git commands after the takeover: got %q", got)
 	}
 	after := k.status(dir)
-	if after.State != control.StateMounted || !after.GitReady || after.History != st.History || after.Session.Name != st.Session.Name ||
-		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID || after.ID != before.ID {
+	if after.State != control.StateMounted || !after.GitReady || after.History != st.History ||
+		after.Session.Name != st.Session.Name ||
+		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID ||
+		after.ID != before.ID {
 		t.Errorf("status after the takeover:\n%+v\nwant\n%+v", after, st)
 	}
 	want := []string{"credential", "device", "fsmonitor", "lock", "promisor", "state"}
 	await.Until(t, "the descriptors of the mount are kept", func() bool { return slices.Equal(k.names(), want) })
-	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bash") {
+	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil ||
+		!strings.Contains(err.Error(), "bash") {
 		t.Errorf("unmount of a busy mount: got %v", err)
 	}
 	s.close()

@@ -167,13 +167,15 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 		})
 		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // kill at different moments
 		k.again()
-		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) { // this keeper creates a new socket for each daemon
+		// this keeper creates a new socket for each daemon
+		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) {
 			t.Errorf("switch to %s: %v", to, err)
 		}
 		if _, err := k.client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil); err != nil {
 			t.Fatalf("switch to %s again: %v", to, err)
 		}
-		got := k.sh(dir, "git status --porcelain; git symbolic-ref --short HEAD; find . -type f ! -name .git | wc -l; cat many0/file0; ls new1 2>/dev/null | wc -l")
+		got := k.sh(dir,
+			"git status --porcelain; git symbolic-ref --short HEAD; find . -type f ! -name .git | wc -l; cat many0/file0; ls new1 2>/dev/null | wc -l")
 		content, fresh := "0\n", "0\n"
 		if to == "other" {
 			content, fresh = "0, and more\n", "75\n"
@@ -181,7 +183,8 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 		if got != to+"\n"+want[to]+"\n"+content+fresh {
 			t.Errorf("round %d, switch to %s: got %q", round, to, got)
 		}
-		k.sh(dir, "test \"$(git ls-files -s | git hash-object --stdin)\" = \"$(git ls-tree -r HEAD | sed 's/ blob / /; s/\\([0-7]*\\) \\([0-9a-f]*\\)\\t/\\1 \\2 0\\t/' | git hash-object --stdin)\"; git diff --quiet HEAD")
+		k.sh(dir,
+			"test \"$(git ls-files -s | git hash-object --stdin)\" = \"$(git ls-tree -r HEAD | sed 's/ blob / /; s/\\([0-7]*\\) \\([0-9a-f]*\\)\\t/\\1 \\2 0\\t/' | git hash-object --stdin)\"; git diff --quiet HEAD")
 	}
 	k.unmount(dir)
 }
@@ -258,7 +261,8 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 		if reply.Dir != dir || reply.Commit == "" || reply.Changed != int64(round) {
 			t.Fatalf("round %d: reply of mount: got %+v", round, reply)
 		}
-		k.sh(dir, fmt.Sprintf("test $(ls | grep -c work) = %d; echo %d >work%d; git status --porcelain >/dev/null", round, round, round))
+		k.sh(dir, fmt.Sprintf("test $(ls | grep -c work) = %d; echo %d >work%d; git status --porcelain >/dev/null", round,
+			round, round))
 		asked(round, "unmount", func(c *control.Client) error {
 			reply, err := c.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
 			if e := (*control.Error)(nil); errors.As(err, &e) && e.Code == control.ExitNotMounted {

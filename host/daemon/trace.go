@@ -124,7 +124,8 @@ func (l *listener) take() (t control.Trace, more bool) {
 // traceEvent converts an event of package fuse to the type that messages contain. The field Wait is in microseconds.
 func traceEvent(e fuse.Event) control.TraceEvent {
 	t := control.TraceEvent{
-		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
+		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To,
+		Offset: e.Offset, Size: e.Size,
 		Source: traceSource(e.Source), Blobs: e.Blobs, Bytes: e.Bytes, Wait: e.Took.Microseconds(),
 	}
 	if e.Status != raw.OK {

@@ -16,7 +16,8 @@ const mapPause = time.Second
 
 // traceMap passes a map of the tree, which shows the fetched files, to the function emit about once a second, until ctx
 // or the mount ends. The first map is empty, because the first count of a large tree takes a while.
-func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r fetchmap.MapRequest, ended <-chan struct{},
+func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r fetchmap.MapRequest,
+	ended <-chan struct{},
 	emit func(control.Trace) error) error {
 	s := fetchmap.NewSurvey(tree, countersOf(server))
 	defer server.Trace(func(e fuse.Event) {

@@ -114,7 +114,8 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	return d.findings, nil
 }
 
-// deadMounts reports FUSE mounts of this program whose process has died, including the mounts of other state directories.
+// deadMounts reports FUSE mounts of this program whose process has died, including the mounts of other state
+// directories.
 func (d *doctor) deadMounts(ctx context.Context) error {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -200,13 +201,14 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		// If Check has repaired the overlay, each finding describes a repair that was made. In that case no suggestion of a repair
-		// is added.
+		// If Check has repaired the overlay, each finding describes a repair that was made. In that case no suggestion of a
+		// repair is added.
 		how := "repairs the overlay; files without a directory are moved to lost+found"
 		if d.repair {
 			how = ""
 		}
-		d.findings = append(d.findings, Finding{Object: id, What: f.What, Wrong: true, Level: LevelBad, Mended: f.Repaired, Mend: how})
+		d.findings = append(d.findings, Finding{Object: id, What: f.What, Wrong: true, Level: LevelBad,
+			Mended: f.Repaired, Mend: how})
 	}
 	switch {
 	case errors.Is(err, overlay.ErrVersion):

@@ -16,7 +16,8 @@ func TestExamine(t *testing.T) {
 	statedirtest.Add(t, h, "killed", 1, false)
 	statedirtest.Add(t, h, "empty", 0, false)
 	statedirtest.Add(t, h, "newer", 1, true)
-	if err := os.WriteFile(filepath.Join(h.Dir(), "newer", statedir.RecordName), []byte(`{"version":99}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir(), "newer", statedir.RecordName), []byte(`{"version":99}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil {
@@ -46,8 +47,10 @@ func TestExamine(t *testing.T) {
 			wrong, mended bool
 			what          string
 		}{
-			"sound": {false, false, "2 changed paths"}, "killed": {false, false, "1 changed path"}, "mounted": {false, false, "not checked"},
-			"newer": {true, false, "newer"}, "empty": {true, repair, "without any changes"}, "_left": {true, repair, "leftover of a process that was killed while it mounted"},
+			"sound": {false, false, "2 changed paths"}, "killed": {false, false, "1 changed path"},
+			"mounted": {false, false, "not checked"},
+			"newer":   {true, false, "newer"}, "empty": {true, repair, "without any changes"},
+			"_left": {true, repair, "leftover of a process that was killed while it mounted"},
 		} {
 			if f := all[name]; f.Wrong != want.wrong || f.Mended != want.mended || !strings.Contains(f.What, want.what) {
 				t.Errorf("repair %v: finding %s: got %+v", repair, name, f)
@@ -110,7 +113,8 @@ func TestExamineMendsAnOverlay(t *testing.T) {
 
 func TestGitVersions(t *testing.T) {
 	for text, want := range map[string][3]int{
-		"2.39.5": {2, 39, 1}, "2.55.GIT": {2, 55, 1}, "2.50.1 (Apple Git-155)": {2, 50, 1}, "3.0": {3, 0, 1}, "": {}, "x.y": {}, "2": {},
+		"2.39.5": {2, 39, 1}, "2.55.GIT": {2, 55, 1}, "2.50.1 (Apple Git-155)": {2, 50, 1}, "3.0": {3, 0, 1}, "": {},
+		"x.y": {}, "2": {},
 	} {
 		major, minor, ok := gitVersion(text)
 		if got := [3]int{major, minor, 0}; ok != (want[2] == 1) || ok && (got[0] != want[0] || got[1] != want[1]) {
@@ -121,7 +125,8 @@ func TestGitVersions(t *testing.T) {
 
 func TestFuseConf(t *testing.T) {
 	for conf, want := range map[string]bool{
-		"": false, "user_allow_other": true, "# user_allow_other\n": false, "mount_max = 9\n  user_allow_other # yes\n": true, "user_allow_others\n": false,
+		"": false, "user_allow_other": true, "# user_allow_other\n": false, "mount_max = 9\n  user_allow_other # yes\n": true,
+		"user_allow_others\n": false,
 	} {
 		if got := allowsOther(conf); got != want {
 			t.Errorf("allowsOther(%q) = %v", conf, got)

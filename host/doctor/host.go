@@ -34,7 +34,8 @@ const (
 	fuseConf = "/etc/fuse.conf" // configuration of fusermount3
 )
 
-// ExamineHost examines the parts of the host that every mount needs: the kernel, fusermount3, git, and the state directory.
+// ExamineHost examines the parts of the host that every mount needs: the kernel, fusermount3, git, and the state
+// directory.
 func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	d.kernel()
@@ -48,7 +49,8 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 // removes at once.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
-		d.wrong("/dev/fuse", "load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN", "%v", err)
+		d.wrong("/dev/fuse", "load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN",
+			"%v", err)
 		return
 	}
 	// Root can open the device whatever its mode is, but other users need the permission to read and write it.
@@ -57,7 +59,8 @@ func (d *doctor) kernel() {
 			"users cannot mount, because they may not open the device (mode %03o)",
 			info.Mode().Perm())
 	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
-		d.wrong("/dev/fuse", "run chmod 666 /dev/fuse as root, the mode on most systems", "user %d may not open the device", os.Geteuid())
+		d.wrong("/dev/fuse", "run chmod 666 /dev/fuse as root, the mode on most systems",
+			"user %d may not open the device", os.Geteuid())
 		return
 	}
 	var name unix.Utsname
@@ -66,10 +69,11 @@ func (d *doctor) kernel() {
 	k, err := fuse.Probe(os.TempDir())
 	switch {
 	case err != nil:
-		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside",
+		d.wrong("fuse",
+			"a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside",
 			"test mount failed: %v", err)
-	// Without this feature, the kernel does not send requests a second time. So the requests that a process has read but not
-	// answered before it died are lost.
+	// Without this feature, the kernel does not send requests a second time. So the requests that a process has read but
+	// not answered before it died are lost.
 	case !k.Resend:
 		d.warn("kernel", "with Linux 6.9 or later, mounts outlive their process",
 			"Linux %s, fuse %s; mounts fail if the daemon is killed", release, k)
@@ -176,8 +180,8 @@ func gitVersion(text string) (major, minor int, ok bool) {
 	return major, minor, majorErr == nil && minorErr == nil
 }
 
-// stateDir checks three conditions: this user, but no other user, can write to the state directory; enough space is free; and the
-// file system is a local one.
+// stateDir checks three conditions: this user, but no other user, can write to the state directory; enough space is
+// free; and the file system is a local one.
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
 	// The first mount creates the directory, so the nearest existing directory above it must be writable.
@@ -206,8 +210,8 @@ func (d *doctor) stateDir(state string) {
 		d.wrong(state, "choose another directory with --state", "state directory cannot be used: %v", err)
 		return
 	}
-	// The mode of the state directory must not let other users write to the directory, and the mode of the directories below must
-	// not let other users read these directories.
+	// The mode of the state directory must not let other users write to the directory, and the mode of the directories
+	// below must not let other users read these directories.
 	d.checkPrivate(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
@@ -232,15 +236,18 @@ func (d *doctor) stateDir(state string) {
 	report(state, "%d MiB of disk space are free", free>>20)
 	switch { // some file systems have no limit for the number of files and report 0 inodes
 	case st.Files > 0 && st.Ffree < lowFiles:
-		d.wrong(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
+		d.wrong(state, "remove small files from that file system", "only %d more files can be created on this file system",
+			st.Ffree)
 	case st.Files > 0 && st.Ffree < shortFiles:
-		d.warn(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
+		d.warn(state, "remove small files from that file system", "only %d more files can be created on this file system",
+			st.Ffree)
 	}
 	// Network file systems are recognized by the file system type that statfs(2) returns.
 	switch st.Type {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
-		d.warn(state, "choose a directory on a local disk with --state", "state directory is on a network file system, which is "+
-			"slow and may not support locks")
+		d.warn(state, "choose a directory on a local disk with --state",
+			"state directory is on a network file system, which is "+
+				"slow and may not support locks")
 	}
 }
 
@@ -252,7 +259,8 @@ func (d *doctor) checkPrivate(dir string, info fs.FileInfo, rights fs.FileMode) 
 		return
 	}
 	if mode := info.Mode().Perm(); mode&rights != 0 {
-		d.repairProblem(dir, fmt.Sprintf("other users can access the directory (mode %03o)", mode), "removes the access of other users",
+		d.repairProblem(dir, fmt.Sprintf("other users can access the directory (mode %03o)", mode),
+			"removes the access of other users",
 			func() error { return os.Chmod(dir, mode&^rights) })
 	}
 }

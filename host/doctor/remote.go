@@ -105,7 +105,8 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 }
 
 // remote checks which capabilities the remote at url has. It calls bad to report that the remote cannot be used.
-func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
+func (d *doctor) remote(ctx context.Context, url string, o transport.Options,
+	bad func(object, hint, format string, args ...any)) {
 	shown := statedir.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
 	if err != nil {
@@ -178,7 +179,8 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 	if err != nil || len(refs.List) == 0 {
 		return false, false, err
 	}
-	tree, err := oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{refs.List[0].ID}, Depth: 1, Filter: noTrees})
+	tree, err := oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{refs.List[0].ID}, Depth: 1,
+		Filter: noTrees})
 	if err != nil || tree.IsZero() { // for example, the server supports no filter but blob:none
 		return false, false, ctx.Err()
 	}
@@ -195,7 +197,8 @@ const noTrees = "tree:0" // filter for a request that fetches only the wanted ob
 
 // oneTree sends the request req, whose reply has one or two objects. It returns the ID of the tree of the commit in the
 // reply, or the zero ID if the reply contains no commit.
-func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
+func oneTree(ctx context.Context, r *transport.Remote, f object.Format,
+	req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {
 		return tree, err

@@ -26,7 +26,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
-	// The function look opens the repository again for each examination, so that each examination sees the current packs and refs.
+	// The function look opens the repository again for each examination, so that each examination sees the current packs
+	// and refs.
 	look := func() (session.Health, error) {
 		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
@@ -68,7 +69,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 			d.repairProblem(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
 		} else if !p.Junk {
 			bad = true
-			d.wrong(p.Path, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints", "%s", p.What)
+			d.wrong(p.Path, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints",
+				"%s", p.What)
 		}
 	}
 	if !bad {
@@ -103,10 +105,12 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 	for _, l := range locks {
 		age := time.Since(l.Since)
 		if age < lockTime {
-			d.warn(l.Path, "the git command that holds the lock will remove it", "repository is locked since %s", l.Since.Format(time.DateTime))
+			d.warn(l.Path, "the git command that holds the lock will remove it", "repository is locked since %s",
+				l.Since.Format(time.DateTime))
 			continue
 		}
-		what := fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute))
+		what := fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs",
+			age.Round(time.Minute))
 		d.repairProblem(l.Path, what, "removes the lock file", func() error { return os.Remove(l.Path) })
 	}
 }
@@ -139,7 +143,8 @@ func (d *doctor) reportUndamaged(id, home string, r statedir.Record, h session.H
 		if !st.LastSync.IsZero() {
 			since = "last pushed completely at " + st.LastSync.Format(time.DateTime)
 		}
-		d.warn(id, "run artifactfs session resume "+r.Session+" to push them", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
+		d.warn(id, "run artifactfs session resume "+r.Session+" to push them", "%s; %d refs are not on %s, %s", text,
+			st.Pending, far, since)
 	default:
 		d.ok(id, "%s; all are on %s", text, far)
 	}

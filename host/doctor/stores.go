@@ -60,7 +60,8 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	left, _ := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > unfinishedAge {
-			d.repairProblem(path, "leftover of a process that was killed while it created this directory", "removes the directory",
+			d.repairProblem(path, "leftover of a process that was killed while it created this directory",
+				"removes the directory",
 				func() error { return os.RemoveAll(path) })
 		}
 	}
@@ -79,13 +80,15 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 			bad++
 		default:
 			bad++
-			d.wrong(p.Path, "unmount all mounts of "+name+" and delete its sessions; then run artifactfs doctor --fix to remove the store, "+
+			d.wrong(p.Path, "unmount all mounts of "+name+
+				" and delete its sessions; then run artifactfs doctor --fix to remove the store, "+
 				"which the next mount fetches again", "%s", p.What)
 		}
 	}
 	switch {
 	case bad > 0 && unneeded:
-		d.repairProblem(dir, problems[0].What+"; no session needs this store", "removes the store, which the next mount fetches again",
+		d.repairProblem(dir, problems[0].What+"; no session needs this store",
+			"removes the store, which the next mount fetches again",
 			func() error { return statedir.RemoveStore(dir) })
 	case bad == 0:
 		if s, err := odb.Look(info.Objects, info.Format); err == nil {

@@ -118,8 +118,8 @@ func (e SessionRemoteError) Error() string { return "session remote " + e.URL + 
 // Unwrap returns the cause.
 func (e SessionRemoteError) Unwrap() error { return e.Err }
 
-// SessionRemote wraps err in a SessionRemoteError. If err is the error of a context that has ended, SessionRemote returns
-// err unchanged, because the remote has not failed.
+// SessionRemote wraps err in a SessionRemoteError. If err is the error of a context that has ended, SessionRemote
+// returns err unchanged, because the remote has not failed.
 func SessionRemote(remote interface{ URL() string }, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -127,9 +127,9 @@ func SessionRemote(remote interface{ URL() string }, err error) error {
 	return SessionRemoteError{remote.URL(), Remote(err)}
 }
 
-// Remote marks err as a failure of a remote. The mark determines the exit status, even if the cause is found on this host,
-// for example a damaged pack. Remote returns err unchanged if err is an error of a file or disk of this host, or the failure of a git
-// command that contacts no remote.
+// Remote marks err as a failure of a remote. The mark determines the exit status, even if the cause is found on this
+// host, for example a damaged pack. Remote returns err unchanged if err is an error of a file or disk of this host, or
+// the failure of a git command that contacts no remote.
 func Remote(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) || isLocalGit(err) {

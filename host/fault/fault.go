@@ -1,7 +1,7 @@
-// Package fault converts causes of failures into the errors that users and programs read: an error code, an exit status,
-// a cause in plain words, and a hint that states what to type. All of these are defined in one table. The package also
-// declares the error values that several packages of the daemon share. All other errors are declared by the packages that
-// return them.
+// Package fault converts causes of failures into the errors that users and programs read: an error code, an exit
+// status, a cause in plain words, and a hint that states what to type. All of these are defined in one table. The
+// package also declares the error values that several packages of the daemon share. All other errors are declared by
+// the packages that return them.
 package fault
 
 import (
@@ -163,7 +163,8 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = ErrSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	// Replace only a general or a retryable code. With another code, the user has to change something before the next attempt.
+	// Replace only a general or a retryable code. With another code, the user has to change something before the next
+	// attempt.
 	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() {
 		e.Kind = control.CodeUnsynced
 	}

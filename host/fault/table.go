@@ -94,7 +94,8 @@ const lockedIndex = "if no git command is running in the mount, remove {gitdir}/
 // specific is the table of the causes that concern single areas or operations. The value of each field is taken from
 // the first row that matches and has a value for the field, so rows for fewer areas precede rows for more areas.
 var specific = []row{
-	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
+	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed,
+		cause: text("interrupted"), last: true},
 
 	// Rows for mounting.
 	{in: Mount, match: is(ErrUnmounted), code: control.CodeNotMounted, exit: control.ExitFailed},
@@ -104,7 +105,8 @@ var specific = []row{
 	{in: Mount, match: a[OtherCommitError](), code: control.CodeConflict, exit: control.ExitUsage,
 		hint: of(func(_ Subject, e OtherCommitError) string {
 			return "omit --ref to resume the session; add --session NAME to mount " + e.Ref +
-				" as another session; run artifactfs unmount --discard --session " + e.Session + " to delete the session and its changes"
+				" as another session; run artifactfs unmount --discard --session " + e.Session +
+				" to delete the session and its changes"
 		})},
 	{in: Mount, match: is(statedir.ErrNoSession), cause: text("no session {session} exists"),
 		hint: text("run artifactfs list to see the sessions on this host")},
@@ -113,7 +115,8 @@ var specific = []row{
 	{in: Mount, match: is(ErrOtherTenant), code: control.CodePermission, hint: text("use another name for the session")},
 	{in: Mount, match: is(overlay.ErrVersion, statedir.ErrNewer), code: control.CodeUnsupported,
 		hint: text("use the artifactfs version that created the session, or add --session NAME to mount another session")},
-	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("add --session NAME to mount another session")},
+	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy,
+		hint: text("add --session NAME to mount another session")},
 	{in: Mount, match: is(overlay.ErrDamaged, statedir.ErrRecord, statedir.ErrNoRecord, inode.ErrTable),
 		hint: text("run artifactfs mount {remote} DIR --read-only --session {session} to see the readable files, " +
 			"or artifactfs doctor --fix to repair the session")},
@@ -125,7 +128,8 @@ var specific = []row{
 	}},
 
 	// Rows for switching, and for following a branch.
-	{in: Switch, match: a[RefusalError](), code: control.CodeConflict, hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
+	{in: Switch, match: a[RefusalError](), code: control.CodeConflict,
+		hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
 	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict,
 		hint: text("finish or abort the git operation first; git status shows how")},
 	{in: Switch, match: is(ErrReadOnly), code: control.CodeUnsupported},
@@ -142,19 +146,23 @@ var specific = []row{
 		hint: text("add --detach to switch to the commit without a branch, or -c NAME to create a branch")},
 	{in: Switch, match: is(gitdir.ErrBranchExists), code: control.CodeConflict, exit: control.ExitUsage,
 		hint: text("omit -c to switch to the existing branch")},
-	{in: Switch, match: is(gitdir.ErrAmbiguous), exit: control.ExitUsage, hint: text("add -c {ref} REMOTE/{ref} to choose the remote")},
+	{in: Switch, match: is(gitdir.ErrAmbiguous), exit: control.ExitUsage,
+		hint: text("add -c {ref} REMOTE/{ref} to choose the remote")},
 	{in: Switch, match: is(index.ErrSplit, ErrSparse), hint: text("use git switch instead")},
-	{match: is(ErrNoBranch), code: control.CodeUnsupported, hint: text("run artifactfs mount REMOTE DIR --ref BRANCH to mount a branch")},
+	{match: is(ErrNoBranch), code: control.CodeUnsupported,
+		hint: text("run artifactfs mount REMOTE DIR --ref BRANCH to mount a branch")},
 	{match: is(ErrConflicts), exit: control.ExitUsage,
 		hint: text("resolve the conflicts and run git add on the files, or restore them with git checkout; then merge again")},
-	{in: Restore, match: a[NoPathError](), hint: text("run artifactfs session diff {id} --name-only to list the paths that differ")},
+	{in: Restore, match: a[NoPathError](),
+		hint: text("run artifactfs session diff {id} --name-only to list the paths that differ")},
 
 	// Rows for deleting.
 	{in: Delete, match: a[*session.HeldError](), hint: text("add --take-over to delete the session nevertheless")},
 	{in: Delete, match: a[SessionMountedError](), hint: of(func(_ Subject, e SessionMountedError) string {
 		return "run artifactfs unmount --discard " + e.Dir + " to unmount and delete the session"
 	})},
-	{in: Delete, match: is(trash.ErrNone), code: control.CodeNotFound, exit: control.ExitNotMounted, cause: text(trash.ErrNone.Error()),
+	{in: Delete, match: is(trash.ErrNone), code: control.CodeNotFound, exit: control.ExitNotMounted,
+		cause: text(trash.ErrNone.Error()),
 		hint: text("run artifactfs session list --deleted to see the sessions that can be restored, with --session-remote URL " +
 			"those on a session remote")},
 	{in: Delete, match: is(trash.ErrThere), code: control.CodeConflict,
@@ -163,9 +171,11 @@ var specific = []row{
 	{in: Delete, match: is(transport.ErrNoPush), exit: control.ExitRemote},
 
 	// Rows for cache entries.
-	{match: is(cacheentry.ErrNone), code: control.CodeNotFound, exit: control.ExitFailed, cause: text(cacheentry.ErrNone.Error()),
-		hint: text("run artifactfs session cache keys to list the entries, and artifactfs session cache put to store one")},
-	{match: is(cacheentry.ErrKey, cacheentry.ErrExpect, cacheentry.ErrTooLarge), code: control.CodeUsage, exit: control.ExitUsage},
+	{match: is(cacheentry.ErrNone), code: control.CodeNotFound, exit: control.ExitFailed,
+		cause: text(cacheentry.ErrNone.Error()),
+		hint:  text("run artifactfs session cache keys to list the entries, and artifactfs session cache put to store one")},
+	{match: is(cacheentry.ErrKey, cacheentry.ErrExpect, cacheentry.ErrTooLarge), code: control.CodeUsage,
+		exit: control.ExitUsage},
 	{match: is(cacheentry.ErrDamaged), exit: control.ExitFailed,
 		hint: text("run artifactfs session cache put to store the entry again, or artifactfs session cache delete to remove it")},
 	{match: is(cacheentry.ErrNewer), code: control.CodeUnsupported, exit: control.ExitFailed},
@@ -189,7 +199,8 @@ var specific = []row{
 	{match: a[*writeback.DeletedError](), code: control.CodeConflict,
 		hint: of(func(_ Subject, e *writeback.DeletedError) string { return e.Remedy() })},
 	{match: is(session.ErrMoved), code: control.CodeConflict},
-	{match: a[*session.FindError](), cause: of(func(s Subject, e *session.FindError) string { return findText(s.Object, e) })},
+	{match: a[*session.FindError](),
+		cause: of(func(s Subject, e *session.FindError) string { return findText(s.Object, e) })},
 	{match: is(statedir.ErrNoSession, session.ErrNoMeta), code: control.CodeNotFound, exit: control.ExitNotMounted,
 		hint: text("run artifactfs session list to see the sessions")},
 	{match: is(session.ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted,
@@ -202,9 +213,10 @@ var specific = []row{
 		hint: text("run artifactfs session log to see the pins")},
 	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
 		hint: text("mount without --read-only and without --session-remote none")},
-	{match: a[*profile.OnHoldError](), code: control.CodeConflict, hint: of(func(_ Subject, e *profile.OnHoldError) string {
-		return "run artifactfs session set -C " + e.Session + " --no-hold to release the hold"
-	})},
+	{match: a[*profile.OnHoldError](), code: control.CodeConflict,
+		hint: of(func(_ Subject, e *profile.OnHoldError) string {
+			return "run artifactfs session set -C " + e.Session + " --no-hold to release the hold"
+		})},
 	{match: a[*session.TransitionError](), code: control.CodeConflict, exit: control.ExitUsage},
 	{match: is(annotate.ErrNoThread), code: control.CodeNotFound, exit: control.ExitNotMounted,
 		hint: text("run artifactfs session annotations --all to see the threads and their IDs")},
@@ -228,12 +240,13 @@ var specific = []row{
 // only errors that the matched error wraps.
 var common = []row{
 	// Rows for failures of remotes.
-	{match: a[*remoteref.Error](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *remoteref.Error) string {
-		if len(e.Similar) > 0 {
-			return "did you mean " + strings.Join(e.Similar, ", ") + "?"
-		}
-		return "run git ls-remote URL to list the branches and tags of the remote"
-	})},
+	{match: a[*remoteref.Error](), code: control.CodeNotFound, exit: control.ExitRemote,
+		hint: of(func(_ Subject, e *remoteref.Error) string {
+			if len(e.Similar) > 0 {
+				return "did you mean " + strings.Join(e.Similar, ", ") + "?"
+			}
+			return "run git ls-remote URL to list the branches and tags of the remote"
+		})},
 	{match: a[transport.NotOurRef](), code: control.CodeNotFound, exit: control.ExitRemote,
 		hint: text("check the ID; some remotes do not allow fetching a commit by its ID")},
 	{match: is(transport.ErrURL), code: control.CodeUsage, exit: control.ExitUsage,
@@ -254,15 +267,20 @@ var common = []row{
 	{match: a[bare.ContactError](), exit: control.ExitRemote},
 
 	// Rows for failures of the mount's directory, and of this host.
-	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to unmount it")},
-	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict, hint: text("choose another directory")},
-	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to remove the dead mount")},
-	{match: is(mountpoint.ErrNotEmpty), code: control.CodeConflict, hint: text("choose an empty directory, or one that does not exist yet")},
+	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict,
+		hint: text("run artifactfs unmount {object} to unmount it")},
+	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict,
+		hint: text("choose another directory")},
+	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict,
+		hint: text("run artifactfs unmount {object} to remove the dead mount")},
+	{match: is(mountpoint.ErrNotEmpty), code: control.CodeConflict,
+		hint: text("choose an empty directory, or one that does not exist yet")},
 	{match: is(mountpoint.ErrNotDirectory, ErrSessionExists, ErrHasFiles), code: control.CodeConflict},
 	{match: is(mountpoint.ErrNoFUSE, fuse.ErrNoFUSE), code: control.CodeUnsupported,
 		hint: text("load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN")},
 	{match: is(syscall.ENOSPC), hint: text("free some space, or choose a state directory on another disk with --state")},
-	{match: a[mountpoint.BusyError](), code: control.CodeBusy, cause: of(func(_ Subject, e mountpoint.BusyError) string { return e.Error() }),
+	{match: a[mountpoint.BusyError](), code: control.CodeBusy,
+		cause: of(func(_ Subject, e mountpoint.BusyError) string { return e.Error() }),
 		hint: of(func(s Subject, e mountpoint.BusyError) string {
 			return e.Hint() + "; artifactfs unmount --detach " + s.Object + " unmounts anyway"
 		})},
@@ -274,7 +292,8 @@ var common = []row{
 			"the output of fusermount3")},
 	{match: noGit,
 		hint: text("install git; if the daemon was started with another PATH, run artifactfs unmount --all and mount again")},
-	{match: is(exec.ErrNotFound, fs.ErrPermission), hint: text("mount as root, or install fusermount3 and mount at a directory that you own")},
+	{match: is(exec.ErrNotFound, fs.ErrPermission),
+		hint: text("mount as root, or install fusermount3 and mount at a directory that you own")},
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 

@@ -1,10 +1,11 @@
-// Package fdstore keeps the descriptors of daemons while their processes are replaced, as a service manager with a descriptor store
-// does (FileDescriptorStoreMax of systemd), but for daemons that run in containers. Server is the process that keeps descriptors,
-// and Client is a daemon's connection to it. A mount therefore survives the end of every process of its daemon, as long as the
-// Server runs, and a daemon that starts later continues it. If the Server ends, the daemon connects to the next Server and stores
-// its descriptors again.
+// Package fdstore keeps the descriptors of daemons while their processes are replaced, as a service manager with a
+// descriptor store does (FileDescriptorStoreMax of systemd), but for daemons that run in containers. Server is the
+// process that keeps descriptors, and Client is a daemon's connection to it. A mount therefore survives the end of
+// every process of its daemon, as long as the Server runs, and a daemon that starts later continues it. If the Server
+// ends, the daemon connects to the next Server and stores its descriptors again.
 //
-// The two processes exchange messages of package keeper over a SOCK_SEQPACKET socket in the file system. The daemon sends
+// The two processes exchange messages of package keeper over a SOCK_SEQPACKET socket in the file system. The daemon
+// sends
 //
 //	X_DAEMON=name             first, with the read end of a pipe whose write end all processes of the daemon have: see below;
 //	                          with X_AFTER=1 if another daemon runs, which may have to connect to this Server again
@@ -42,11 +43,12 @@ const (
 	keyAfter    = "X_AFTER" // "1": another daemon runs, which may not have connected to this Server yet
 	keyComplete = "X_COMPLETE"
 	keyBarrier  = "BARRIER"
-	keyList     = "X_LIST"  // requests a description of each daemon; the value is "1". A request has either this key or X_DAEMON.
-	keyFiles    = "X_FILES" // number of descriptors that are kept for a daemon
-	keyMounts   = "X_MOUNTS"
-	keyRunning  = "X_RUNNING" // "1": processes of the daemon run
-	keyWaiting  = "X_WAITING" // number of daemons that wait for the descriptors
+	// requests a description of each daemon; the value is "1". A request has either this key or X_DAEMON.
+	keyList    = "X_LIST"
+	keyFiles   = "X_FILES" // number of descriptors that are kept for a daemon
+	keyMounts  = "X_MOUNTS"
+	keyRunning = "X_RUNNING" // "1": processes of the daemon run
+	keyWaiting = "X_WAITING" // number of daemons that wait for the descriptors
 )
 
 // ErrInUse is returned by Listen if another Server uses the socket.

@@ -79,8 +79,8 @@ func Listen(socket string, log *zap.Logger) (*Server, error) {
 		c.Close()
 		return nil, ErrInUse
 	}
-	// The socket gets its name when it has its mode and listens, so that no other user can connect before that, and no daemon is
-	// refused.
+	// The socket gets its name when it has its mode and listens, so that no other user can connect before that, and no
+	// daemon is refused.
 	temporary := socket + "." + strconv.Itoa(os.Getpid())
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -191,7 +191,8 @@ func (s *Server) serve(conn *keeper.Conn, h hello) {
 		s.log.Warn("wait for the end of the earlier daemon", zap.String("daemon", name), zap.Error(err))
 		return
 	}
-	s.log.Info("daemon connected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)), zap.Bool("again", same))
+	s.log.Info("daemon connected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)),
+		zap.Bool("again", same))
 	defer s.disconnected(conn, name, d)
 	if !same { // a daemon that connects again has all of them
 		err = conn.SendDescriptors(s.filesOf(d))

@@ -57,7 +57,8 @@ func TestLivePageChangesInPlace(t *testing.T) {
 	tab.Until(`Number(live.dataset.views) > 20`)
 	var added int
 	tab.Eval("added", &added)
-	if kept := tab.Text(`String(document.activeElement === document.querySelector("#rows a"))`); added > 0 || kept != "true" {
+	if kept := tab.Text(`String(document.activeElement === document.querySelector("#rows a"))`); added > 0 ||
+		kept != "true" {
 		t.Errorf("20 updates have replaced %d elements of the map; the focus was kept: %s", added, kept)
 	}
 	before := tab.Text(`document.getElementById("map").getAttribute("viewBox")`)
@@ -68,7 +69,8 @@ func TestLivePageChangesInPlace(t *testing.T) {
 // TestAccessible checks with axe-core that the live page and the first page have no violations in light and dark
 // colors, and that no page is wider than its window.
 func TestAccessible(t *testing.T) {
-	axe, err := os.ReadFile(filepath.Join(install.NPM(t, "../../server/ui/testdata/axe"), "node_modules/axe-core/axe.min.js"))
+	axe, err := os.ReadFile(filepath.Join(install.NPM(t, "../../server/ui/testdata/axe"),
+		"node_modules/axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,8 @@ func (fs *feeds) use(m Mount, key feedKey) (*feed, error) {
 	f := fs.open[key]
 	if f == nil || !f.join() {
 		if f == nil && len(fs.open) >= maxFeeds || fs.closed {
-			return nil, &ui.Problem{Status: http.StatusServiceUnavailable, Title: "Busy", Text: "Too many live pages are open. Close some of them."}
+			return nil, &ui.Problem{Status: http.StatusServiceUnavailable, Title: "Busy",
+				Text: "Too many live pages are open. Close some of them."}
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		f = &feed{key: key, cancel: cancel, done: make(chan struct{}), next: make(chan struct{})}
@@ -159,7 +160,8 @@ func (f *feed) run(ctx context.Context, daemon Tracer) {
 	var lost time.Time // when the connection was lost; zero while there is one
 	before, at := f.last.Status.Network, time.Time{}
 	for {
-		err := daemon.Trace(ctx, control.TraceRequest{Dir: f.key.mount, Map: &fetchmap.MapRequest{Path: f.key.path, Bytes: f.key.bytes}},
+		err := daemon.Trace(ctx, control.TraceRequest{Dir: f.key.mount,
+			Map: &fetchmap.MapRequest{Path: f.key.path, Bytes: f.key.bytes}},
 			func(t control.Trace) error {
 				if t.Map == nil {
 					return errOldDaemon
@@ -168,7 +170,8 @@ func (f *feed) run(ctx context.Context, daemon Tracer) {
 				s := sample{Map: *t.Map}
 				s.Status = f.status(ctx, daemon)
 				now, n := time.Now(), s.Status.Network
-				if seconds := now.Sub(at).Seconds(); !at.IsZero() && n.Requests >= before.Requests { // a new worker counts from zero
+				// a new worker counts from zero
+				if seconds := now.Sub(at).Seconds(); !at.IsZero() && n.Requests >= before.Requests {
 					s.Fetches = float64(n.Requests-before.Requests) / seconds
 					s.Blobs, s.Received = float64(n.Blobs-before.Blobs)/seconds, float64(n.Bytes-before.Bytes)/seconds
 				}

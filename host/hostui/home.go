@@ -61,7 +61,8 @@ func (p *Page) home(ctx context.Context) (ui.Page, error) {
 		byID[d.Name] = d
 	}
 	for _, m := range mounts {
-		row := homeRow{Name: cmp.Or(m.Session.Name, m.ID), State: string(m.State), Dir: m.Dir, Remote: m.Remote, Note: m.Error}
+		row := homeRow{Name: cmp.Or(m.Session.Name, m.ID), State: string(m.State), Dir: m.Dir, Remote: m.Remote,
+			Note: m.Error}
 		if m.Daemon != nil && m.State != control.StatePreparing {
 			row.Live = liveURL(m.Dir, "", false)
 		}
@@ -72,7 +73,8 @@ func (p *Page) home(ctx context.Context) (ui.Page, error) {
 		page.Rows = append(page.Rows, row)
 	}
 	for _, d := range byID { // sessions without changes, which the status leaves out
-		page.Rows = append(page.Rows, homeRow{Name: d.session, Path: d.page(), State: string(control.StateUnmounted), Remote: d.Description})
+		page.Rows = append(page.Rows, homeRow{Name: d.session, Path: d.page(), State: string(control.StateUnmounted),
+			Remote: d.Description})
 	}
 	slices.SortStableFunc(page.Rows, func(a, b homeRow) int {
 		return cmp.Or(-cmp.Compare(min(1, len(a.Live)), min(1, len(b.Live))), strings.Compare(a.Name, b.Name))

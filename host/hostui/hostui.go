@@ -5,8 +5,9 @@
 // only processes of the same user or of root. Browsers send the cookie with the token to every port of a host, so the
 // name of the cookie contains the port.
 //
-// Terms: a live view shows the files of a mount as a treemap, with the requests and the traffic of the last second. A feed is the
-// connection to a daemon from which live views get their data; it exists while a browser shows the view, and a few seconds longer.
+// Terms: a live view shows the files of a mount as a treemap, with the requests and the traffic of the last second. A
+// feed is the connection to a daemon from which live views get their data; it exists while a browser shows the view,
+// and a few seconds longer.
 //
 // Locks: feeds.mu, then feed.mu.
 package hostui
@@ -99,7 +100,8 @@ func New(o Options, address net.Addr) (*Page, error) {
 	}
 	p.repos = &repositories{state: o.State}
 	repos := p.repos
-	p.ui, err = ui.New(ui.Options{Repos: repos, Namespaces: namespaces{repos}, Replicas: repos, Guard: p.guard, Meter: noMeter{}, Log: o.Log,
+	p.ui, err = ui.New(ui.Options{Repos: repos, Namespaces: namespaces{repos}, Replicas: repos, Guard: p.guard,
+		Meter: noMeter{}, Log: o.Log,
 		Embedding: ui.Embedding{Cookie: cookie, Assets: assetFiles, Remote: repos.remote,
 			Hint: "It is in the URL that artifactfs ui has printed. Open that URL again."}})
 	if err != nil {
@@ -199,8 +201,9 @@ const closeTime = time.Second
 // Serve serves the page on the listener l until ctx ends, and then closes the listener and all connections. Live views
 // receive a last message that the page has ended.
 func Serve(ctx context.Context, l net.Listener, p *Page) error {
-	s := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: zap.NewStdLog(p.o.Log), BaseContext: func(net.Listener) context.Context { return ctx }}
+	s := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 32 << 10,
+		ErrorLog:       zap.NewStdLog(p.o.Log), BaseContext: func(net.Listener) context.Context { return ctx }}
 	if err := httpserve.Until(ctx, s, ownListener{l, p.o.Log}, closeTime, p.o.Log); err != nil {
 		return fmt.Errorf("serve page: %w", err)
 	}

@@ -34,7 +34,8 @@ func tree(name string, wide, deep int) fetchmap.MapDir {
 			break
 		}
 		below := tree(fmt.Sprintf("d%d-%s", i, strings.Repeat("x", i)), wide, deep-1)
-		d.Files, d.Fetched, d.Bytes, d.Dirs = d.Files+below.Files, d.Fetched+below.Fetched, d.Bytes+below.Bytes, append(d.Dirs, below)
+		d.Files, d.Fetched, d.Bytes, d.Dirs = d.Files+below.Files, d.Fetched+below.Fetched, d.Bytes+below.Bytes,
+			append(d.Dirs, below)
 	}
 	d.Fetched = d.Files / 2
 	return d
@@ -75,18 +76,21 @@ func TestViewStaysInside(t *testing.T) {
 func TestLinksOfView(t *testing.T) {
 	r := request{mount: "/m", path: "a", width: 1000, height: 600}
 	v := r.view(sample{Map: fetchmap.Map{Known: true, Seconds: 2, Tree: fetchmap.MapDir{Files: 40, Dirs: []fetchmap.MapDir{
-		{Name: "b&c/d?\"<e", Files: 30, Fetched: 30, Requests: 50, Waited: 1}, {Own: true, Files: 6}, {More: 3, Files: 4, Unlisted: true}}}}})
+		{Name: "b&c/d?\"<e", Files: 30, Fetched: 30, Requests: 50, Waited: 1}, {Own: true, Files: 6},
+		{More: 3, Files: 4, Unlisted: true}}}}})
 	if len(v.Rows) != 3 || len(v.Boxes) != 3 {
 		t.Fatalf("view: %d rows and %d boxes, want 3", len(v.Rows), len(v.Boxes))
 	}
 	to, err := url.Parse(v.Rows[0].Link)
-	if err != nil || to.Query().Get("path") != `a/b&c/d?"<e` || to.Query().Get("mount") != "/m" || v.Boxes[0].Link != v.Rows[0].Link {
+	if err != nil || to.Query().Get("path") != `a/b&c/d?"<e` || to.Query().Get("mount") != "/m" ||
+		v.Boxes[0].Link != v.Rows[0].Link {
 		t.Errorf("link of a directory: got %q, %v", v.Rows[0].Link, err)
 	}
 	if v.Rows[1].Link+v.Rows[2].Link+v.Boxes[1].Link != "" {
 		t.Errorf("entries that are no directories have links: %+v", v.Rows)
 	}
-	if got := v.Rows[0]; got.Fetched != "30 (100 %)" || got.Requests != "25" || got.Waited != "0.5" || v.Boxes[0].Heat != 2 {
+	if got := v.Rows[0]; got.Fetched != "30 (100 %)" || got.Requests != "25" || got.Waited != "0.5" ||
+		v.Boxes[0].Heat != 2 {
 		t.Errorf("row: got %+v, heat %d", got, v.Boxes[0].Heat)
 	}
 	if v.Rows[1].Name != "(its files)" || v.Rows[2].Name != "(3 more)" || v.Rows[2].Files != "4 and more" {
@@ -113,7 +117,8 @@ func TestParse(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	g := guard{hash: sha256.Sum256([]byte("secret")), who: "ann"}
-	for header, ok := range map[string]bool{"Bearer secret": true, "Bearer secret ": false, "Bearer ": false, "": false, "secret": false, "Basic secret": false} {
+	for header, ok := range map[string]bool{"Bearer secret": true, "Bearer secret ": false, "Bearer ": false, "": false,
+		"secret": false, "Basic secret": false} {
 		r := &http.Request{Header: http.Header{"Authorization": {header}}}
 		token, err := g.Git(t.Context(), r, records.Repo{}, records.ReadScope)
 		if ok != (err == nil) || ok && token.Scope != records.ReadScope {
@@ -288,7 +293,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	get := func(uid uint32) string {
 		t.Helper()
 		_, port, _ := net.SplitHostPort(l.Addr().String())
-		cmd := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+`; printf 'GET / HTTP/1.0\r\nCookie: artifactfs-ui-7=`+p.Token()+`\r\n\r\n' >&3; cat <&3`)
+		cmd := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+
+			`; printf 'GET / HTTP/1.0\r\nCookie: artifactfs-ui-7=`+p.Token()+`\r\n\r\n' >&3; cat <&3`)
 		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, _ := cmd.Output() // an error is ignored, because some programs report a closed connection as an error
 		return string(out)

@@ -85,8 +85,9 @@ func (p *Page) live(ctx context.Context, hr *http.Request) (ui.Page, error) {
 			return ui.Page{}, ctx.Err()
 		}
 	}
-	page := livePageData{view: r.view(s), Mount: m.Dir, Events: eventsPath + strings.TrimPrefix(liveURL(r.mount, r.path, r.bytes), livePath),
-		Width: r.width, Height: r.height, Command: "artifactfs trace " + m.Dir}
+	page := livePageData{view: r.view(s), Mount: m.Dir,
+		Events: eventsPath + strings.TrimPrefix(liveURL(r.mount, r.path, r.bytes), livePath),
+		Width:  r.width, Height: r.height, Command: "artifactfs trace " + m.Dir}
 	if r.bytes {
 		page.ByFiles = liveURL(r.mount, r.path, false)
 	} else {
@@ -96,15 +97,17 @@ func (p *Page) live(ctx context.Context, hr *http.Request) (ui.Page, error) {
 		page.Steps = []ui.Crumb{{Name: path.Base(m.Dir), Path: liveURL(r.mount, "", r.bytes)}}
 		parts := strings.Split(r.path, "/")
 		for i := range parts[:len(parts)-1] {
-			page.Steps = append(page.Steps, ui.Crumb{Name: parts[i], Path: liveURL(r.mount, strings.Join(parts[:i+1], "/"), r.bytes)})
+			page.Steps = append(page.Steps,
+				ui.Crumb{Name: parts[i], Path: liveURL(r.mount, strings.Join(parts[:i+1], "/"), r.bytes)})
 		}
 	}
 	if d, err := p.repos.find(func(d directory) bool { return d.session != "" && d.Name == m.ID }); err == nil {
 		page.Session = d.page()
 	}
 	body, err := p.body("live.html", page)
-	return ui.Page{Title: path.Join(path.Base(m.Dir), r.path), Crumbs: []ui.Crumb{{Name: m.Dir, Path: liveURL(r.mount, "", r.bytes)}},
-		Body: body, Script: "live.js", Style: "live.css"}, err
+	return ui.Page{Title: path.Join(path.Base(m.Dir), r.path),
+		Crumbs: []ui.Crumb{{Name: m.Dir, Path: liveURL(r.mount, "", r.bytes)}},
+		Body:   body, Script: "live.js", Style: "live.css"}, err
 }
 
 // events sends views of a mount to the script of a live page as server-sent events, until the browser closes the
@@ -115,7 +118,8 @@ func (p *Page) events(w http.ResponseWriter, hr *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	if site := hr.Header.Get("Sec-Fetch-Site"); !p.ui.SignedIn(hr) || site != "" && site != "same-origin" && site != "none" {
+	if site := hr.Header.Get("Sec-Fetch-Site"); !p.ui.SignedIn(hr) || site != "" && site != "same-origin" &&
+		site != "none" {
 		http.Error(w, "sign in first", http.StatusUnauthorized)
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// ownListener accepts connections over the loopback device only from processes of the same user or of root: another user of the host
-// could learn the cookie of the browser, which browsers send to all ports of a host.
+// ownListener accepts connections over the loopback device only from processes of the same user or of root: another
+// user of the host could learn the cookie of the browser, which browsers send to all ports of a host.
 type ownListener struct {
 	net.Listener
 	log *zap.Logger

@@ -63,7 +63,8 @@ func (rs *repositories) list() ([]directory, error) {
 			return // no git directory, or not one that the user may read
 		}
 		repo := records.Repo{ID: dir, Namespace: space, Name: name, DefaultBranch: cmp.Or(statedir.ShortRef(r.Ref), "main"),
-			ObjectFormat: r.Format, ReadOnly: true, Status: records.Ready, Created: r.Began, Updated: info.ModTime(), Description: r.Remote}
+			ObjectFormat: r.Format, ReadOnly: true, Status: records.Ready, Created: r.Began, Updated: info.ModTime(),
+			Description: r.Remote}
 		list = append(list, directory{repo, session})
 	}
 	remotes := map[string]statedir.Record{}
@@ -141,7 +142,8 @@ func (rs *repositories) Get(_ context.Context, namespace, name string) (records.
 
 // List returns at most q.Limit repositories of a namespace whose names follow q.After, and the number of all
 // repositories of the namespace. next is the name to continue after; "" at the end.
-func (rs *repositories) List(_ context.Context, q records.RepoQuery) (page []records.Repo, total int, next string, err error) {
+func (rs *repositories) List(_ context.Context,
+	q records.RepoQuery) (page []records.Repo, total int, next string, err error) {
 	list, err := rs.list()
 	for _, d := range list {
 		if d.Namespace != q.Namespace {

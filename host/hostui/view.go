@@ -132,7 +132,8 @@ func figuresOf(s sample, seconds float64) []figure {
 		{"fetches", "Requests to the remote", per(s.Fetches)},
 		{"blobs", "Blobs received", per(s.Blobs)},
 		{"received", "Bytes received", ui.Size(int64(s.Received)) + "/s"},
-		{"queue", "Queued", ui.Count(s.Status.Queue.Foreground) + " for readers, " + ui.Count(s.Status.Queue.Background) + " ahead"},
+		{"queue", "Queued", ui.Count(s.Status.Queue.Foreground) + " for readers, " +
+			ui.Count(s.Status.Queue.Background) + " ahead"},
 		{"state", "State", state},
 	}
 }
@@ -254,7 +255,8 @@ func (d *drawing) box(m fetchmap.MapDir, at string, in treemap.Rect) box {
 	if m.Own || m.More > 0 {
 		name = path.Join(path.Dir("/" + at)[1:], nameOf(m))
 	}
-	b.Title = fmt.Sprintf("%s: %s of %s files fetched, %s being fetched, %s requests/s", name, ui.Count(m.Fetched), ui.Count(m.Files),
+	b.Title = fmt.Sprintf("%s: %s of %s files fetched, %s being fetched, %s requests/s", name, ui.Count(m.Fetched),
+		ui.Count(m.Files),
 		ui.Count(m.Fetching), perSecond(rate))
 	return b
 }
@@ -272,7 +274,8 @@ func cut(text string, n int) string {
 func (d *drawing) row(m fetchmap.MapDir) row {
 	at := pathOf(d.r.path, m)
 	r := row{Key: at, Name: nameOf(m), Link: d.link(m, at), Files: ui.Count(m.Files),
-		Fetched: ui.Count(m.Fetched) + " (" + share(m.Fetched, m.Files) + ")", Fetching: ui.Count(m.Fetching), Size: ui.Size(m.Bytes),
+		Fetched: ui.Count(m.Fetched) + " (" + share(m.Fetched, m.Files) + ")", Fetching: ui.Count(m.Fetching),
+		Size:     ui.Size(m.Bytes),
 		Requests: perSecond(float64(m.Requests) / d.seconds), Waited: perSecond(float64(m.Waited) / d.seconds)}
 	if m.Unlisted {
 		r.Files += " and more"

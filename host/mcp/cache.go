@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// maxCached is the maximum size in bytes of a value that the tool cache_get returns. A larger value would fill the agent's context.
+// maxCached is the maximum size in bytes of a value that the tool cache_get returns. A larger value would fill the
+// agent's context.
 const maxCached = 256 << 10
 
 // The arguments of the tools cache_get and cache_put.
@@ -59,8 +60,9 @@ func cachePut(ctx context.Context, w Session, in cachePutInput) (control.CacheCh
 func cacheGet(ctx context.Context, w Session, in cacheGetInput) (cacheOutput, error) {
 	r, err := control.NewCacheClient(w.Client).Get(ctx, control.CacheGetRequest{Of: w.Mount.Dir, Key: in.Key})
 	if err == nil && (len(r.Value) > maxCached || !utf8.Valid(r.Value)) {
-		err = &control.Error{Code: control.ExitFailed, Verb: "cache_get", Object: in.Key, Cause: "value is longer than 256 KiB or not text",
-			Hint: "run artifactfs session cache get to write it to a file"}
+		err = &control.Error{Code: control.ExitFailed, Verb: "cache_get", Object: in.Key,
+			Cause: "value is longer than 256 KiB or not text",
+			Hint:  "run artifactfs session cache get to write it to a file"}
 	}
 	if err != nil {
 		return cacheOutput{}, err

@@ -187,7 +187,8 @@ func status(_ context.Context, w Session, in statusInput) (any, error) {
 		return m, nil
 	}
 	out := statusOutput{Dir: m.Dir, Session: s.Name, Branch: cmp.Or(m.Head, m.Ref), Commit: m.Commit,
-		Changed: m.Overlay.Changed, Dirty: s.Dirty, Latest: s.LastCheckpoint, Pending: s.Pending, Error: cmp.Or(m.Error, s.Error), Notes: m.Notes}
+		Changed: m.Overlay.Changed, Dirty: s.Dirty, Latest: s.LastCheckpoint, Pending: s.Pending,
+		Error: cmp.Or(m.Error, s.Error), Notes: m.Notes}
 	// The embedded session remote is on this host, so an agent must not rely on a push to it.
 	if s.Mode != control.RemoteEmbedded {
 		out.Pushed = s.LastSync

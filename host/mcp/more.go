@@ -164,13 +164,15 @@ func requestApproval(ctx context.Context, w Session, in requestInput) (reply con
 	if e := control.AsError(err); err != nil && e.Code != control.ExitUnsynced {
 		return reply, err
 	}
-	return w.Client.SessionApprove(ctx, control.SessionApproveRequest{Of: w.Mount.Dir, Op: control.ApproveRequest, Action: in.For,
+	return w.Client.SessionApprove(ctx, control.SessionApproveRequest{Of: w.Mount.Dir, Op: control.ApproveRequest,
+		Action: in.For,
 		Branch: in.Branch, To: in.To, Reviewers: in.Reviewers, Text: in.Message, Actor: session.Actor()})
 }
 
 // comment begins a thread of annotations, or adds to one.
 func comment(ctx context.Context, w Session, in annotateInput) (control.SessionAnnotateReply, error) {
-	r := control.SessionAnnotateRequest{Of: w.Mount.Dir, Op: in.State, Thread: in.Thread, ID: in.Checkpoint, Commit: in.Commit, Path: in.Path,
+	r := control.SessionAnnotateRequest{Of: w.Mount.Dir, Op: in.State, Thread: in.Thread, ID: in.Checkpoint,
+		Commit: in.Commit, Path: in.Path,
 		Line: in.Line, End: in.End, Text: in.Text, Actor: session.Actor()}
 	switch {
 	case r.Op == "" && r.Thread == "":

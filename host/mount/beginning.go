@@ -308,8 +308,10 @@ func (b *beginning) checkRef(ctx context.Context, progress func(control.Progress
 	// The user may give the short or the full name of the ref from which the session was started.
 	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
-	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
-		progress(control.Progress{Message: "remote cannot be reached to resolve " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
+	case err != nil && ctx.Err() == nil && same &&
+		(errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
+		progress(control.Progress{Message: "remote cannot be reached to resolve " + ref + ": mounting " +
+			fmt.Sprintf("%.12s", r.Commit)})
 		return nil
 	case err != nil:
 		return fault.Remote(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 )
 
-// Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and the mount
-// is served as before. If the mount is still being prepared, Stop cancels the preparation, and waits until the goroutine that
-// started the mount has removed it, or until ctx ends.
+// Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and
+// the mount is served as before. If the mount is still being prepared, Stop cancels the preparation, and waits until
+// the goroutine that started the mount has removed it, or until ctx ends.
 func (m *Mount) Stop(ctx context.Context, force bool) error {
 	if !m.phase.Abort() {
 		return m.takeDown(ctx, force)
@@ -34,8 +34,8 @@ func (m *Mount) Stop(ctx context.Context, force bool) error {
 //	detach       the bind mounts and then the mount itself are unmounted
 //	finish       background work is stopped, and all resources are released
 //
-// If the mount is busy and force is false, takeDown returns an error, and the mount is served as before. takeDown must not be called
-// while the mount is being started.
+// If the mount is busy and force is false, takeDown returns an error, and the mount is served as before. takeDown must
+// not be called while the mount is being started.
 func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.unmount(ctx, force); err != nil {
 		return err
@@ -70,13 +70,14 @@ func (m *Mount) finish() {
 		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	m.ending.close(o)
-	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that it deletes the
-	// session when the client repeats its request.
+	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that
+	// it deletes the session when the client repeats its request.
 	if m.ending.deletesOnRemote() && o.Err == nil {
 		m.sessionSide.deleteThere()
 	}
 	m.attachment.Point.Remove()
-	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.Unsaved.Paths))
+	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session),
+		zap.Int64("kept", o.Unsaved.Paths))
 	m.succession.Drop()
 	// The mount is removed before it is gone, because a mount request that waits for that needs the directory then.
 	m.host.Registry.Remove(m)

@@ -21,9 +21,10 @@ import (
 // Host has what all mounts of a process share. The daemon sets the fields before it creates the first mount, and they
 // do not change after that. They may be used from any goroutine.
 type Host struct {
-	State    string            // path of the state directory
-	Log      *zap.Logger       // log of the whole daemon
-	Sampled  *zap.Logger       // log for messages that file-system requests may cause very often; it drops repeated messages
+	State string      // path of the state directory
+	Log   *zap.Logger // log of the whole daemon
+	// log for messages that file-system requests may cause very often; it drops repeated messages
+	Sampled  *zap.Logger
 	Homes    statedir.Homes    // homes of mounts and sessions
 	Failures statedir.Failures // mounts that have ended without an unmount, with the causes
 	Remotes  *remotes.Remotes  // stores, session remotes and logins that mounts share
@@ -34,14 +35,14 @@ type Host struct {
 	Turns    *turns.Turns    // delays background work while mounts are being started
 	Handler  control.Handler // answers requests of programs in a mount
 	Registry Registry        // table of all mounts
-	// Served is closed when all mounts of the predecessor were taken over, except the mounts whose takeover has killed earlier
-	// workers. Those mounts are taken over afterwards.
+	// Served is closed when all mounts of the predecessor were taken over, except the mounts whose takeover has killed
+	// earlier workers. Those mounts are taken over afterwards.
 	Served chan struct{}
 	Times  fuse.Latencies // durations of the kernel requests of all mounts
 }
 
-// Registry is the table of all mounts of a process, with the methods that a mount calls. They may be called from any goroutine,
-// but not by a goroutine that holds the lock of a mount.
+// Registry is the table of all mounts of a process, with the methods that a mount calls. They may be called from any
+// goroutine, but not by a goroutine that holds the lock of a mount.
 type Registry interface {
 	// HomeOf returns the home of a session on this host. The parameter of is the name of the session, or an absolute
 	// path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session with that name.
@@ -61,7 +62,8 @@ type Registry interface {
 // and in lanes (chains of checkpoints of one writer).
 func (h *Host) Writer() (session.Writer, error) {
 	pid := os.Getpid()
-	if h.Keeper != nil { // the supervisor replaces a worker that dies, so the supervisor's process ID identifies the daemon
+	// the supervisor replaces a worker that dies, so the supervisor's process ID identifies the daemon
+	if h.Keeper != nil {
 		pid = os.Getppid()
 	}
 	return session.Here(h.State, pid)

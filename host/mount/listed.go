@@ -34,7 +34,8 @@ func (m *Mount) SessionHome() (origin.Home, error) {
 	// The mount shows one checkpoint of a session. The session itself may not be on this host.
 	case m.Request.At != "" && m.home.Record.Checkpoint != nil:
 		return origin.Home{
-			Dir: m.home.Dir, Session: m.Request.Session, Record: m.home.Record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
+			Dir: m.home.Dir, Session: m.Request.Session, Record: m.home.Record, Mounted: m.Listed(),
+			Carried: m.Request.SessionOptions,
 		}, nil
 	case m.Session == "":
 		return origin.Home{}, statedir.ErrNoSession

@@ -99,8 +99,8 @@ type StartPoint struct {
 	Known  *origin.KnownSession // refs and metadata of the session to resume, if they were read already
 }
 
-// New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with which the
-// caller then calls Start.
+// New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with
+// which the caller then calls Start.
 func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelFunc) *Mount {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
@@ -164,7 +164,8 @@ const LeaveWait = 10 * time.Second
 // mountpoint.ErrAlreadyMounted. If ctx ends first, it returns the cause. If it returns false and no error, the caller
 // has to search a mount at the directory again.
 func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
-	asked := nonce != "" && m.Request.Nonce == nonce // whether the mount was created by an earlier attempt of the same request
+	// whether the mount was created by an earlier attempt of the same request
+	asked := nonce != "" && m.Request.Nonce == nonce
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return false, context.Cause(ctx)
 	}
@@ -195,8 +196,8 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	return false, nil
 }
 
-// AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started
-// by this process. If ctx ends first, it returns the error of ctx.
+// AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount
+// was started by this process. If ctx ends first, it returns the error of ctx.
 func (m *Mount) AwaitTakeover(ctx context.Context) error {
 	return m.succession.Await(ctx)
 }
@@ -213,8 +214,8 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 			return control.UnmountReply{}, fault.ExplainDelete("delete session", m.Session, err)
 		}
 	}
-	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote, nothing is
-	// lost with the session. Then it is deleted, without a copy in the trash.
+	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote,
+	// nothing is lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
 	m.ending.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)

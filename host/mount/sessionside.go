@@ -240,8 +240,8 @@ func (s *sessionSide) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another mount may resume from this repository while the history of the base commit is still being fetched. The base commit
-	// is recorded as shallow, so that git does not look for its parents.
+	// Another mount may resume from this repository while the history of the base commit is still being fetched. The base
+	// commit is recorded as shallow, so that git does not look for its parents.
 	ends := s.contents.Store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
@@ -328,8 +328,8 @@ func (s *sessionSide) pushLastCheckpoint(ctx context.Context, reason session.Rea
 	if !s.agent.Active() || !s.phase.Served() || s.attachment.Foreign() || !mountpoint.HasFUSE(s.dir) {
 		return
 	}
-	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
-	// this host.
+	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees
+	// are on this host.
 	s.agent.BeforeUnmount(ctx, reason, s.contents.Snapshot().Whole())
 }
 

@@ -25,7 +25,8 @@ import (
 // Start starts the mount, and waits for all background work for which the request wants to wait. It calls served when
 // the mount is served or has failed. If the start fails, Start removes the mount. If a client has repeated its request
 // and the mount is served already, Start returns the reply of the earlier request.
-func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
+func (m *Mount) Start(ctx context.Context, start time.Time, served func(),
+	progress func(control.Progress)) (control.MountReply, error) {
 	reply, err := m.startOnce(ctx, start, progress)
 	served()
 	if err == nil {
@@ -59,14 +60,15 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		return control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.Dir,
 			Remote: statedir.WithoutSecrets(m.Request.Remote), Session: m.Session}.Explain(err)
 	}
-	// If this process dies before the client has received the reply, the successor sends the same reply when the client repeats
-	// its request.
+	// If this process dies before the client has received the reply, the successor sends the same reply when the client
+	// repeats its request.
 	m.succession.Update(func(h *takeover.State) { h.Reply = reply })
 	return reply, nil
 }
 
 // startOnce calls start, or returns the reply of the earlier start if the mount is served already.
-func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+func (m *Mount) startOnce(ctx context.Context, start time.Time,
+	progress func(control.Progress)) (control.MountReply, error) {
 	if m.Served() {
 		return m.phase.Reply(), nil
 	}
@@ -75,7 +77,8 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 
 // start opens the parts of the mount, attaches it to the kernel, and returns when its root directory can be read. If it
 // fails, the caller must call takeDown, which reverses the steps that were made.
-func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+func (m *Mount) start(ctx context.Context, start time.Time,
+	progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := attach.CheckGitDir(m.Request.MountRequest, m.Dir, m.Session)
 	if err != nil {
@@ -99,7 +102,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.attachment.GuardGitDir(); err != nil {
 		return reply, err
 	}
-	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
+	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two
+	// workers.
 	m.succession.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.sessionSide.configure(); err != nil {
 		return reply, err
@@ -123,8 +127,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err != nil {
 		return reply, err
 	}
-	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index is written.
-	// An earlier request would delay the commit.
+	// If the client waits for git, the refs of the remote are listed while the trees arrive, and otherwise while the index
+	// is written. An earlier request would delay the commit.
 	if m.Request.Wait != control.WaitTree && !gitdir.Exists(m.home.GitDir()) {
 		m.contents.Listing = m.contents.Store.List()
 	}
@@ -148,8 +152,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.sessionSide.agent.Claim(ctx, claim); err != nil {
 		return reply, err
 	}
-	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new mount could
-	// not be cancelled.
+	// The kernel gets the mount when its root directory can be read: a system call that waited for the remote in the new
+	// mount could not be cancelled.
 	if err = <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
@@ -161,8 +165,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	if m.Writable() {
-		// The client relies on the record after it has received the reply, so the record must survive a power failure from then
-		// on.
+		// The client relies on the record after it has received the reply, so the record must survive a power failure from
+		// then on.
 		if err = statedir.SyncRecord(m.home.Dir); err != nil {
 			return reply, err
 		}

@@ -138,7 +138,8 @@ func gitNotes(m *Mount) []string {
 	}
 	note := "HEAD was removed from the git directory, so git finds no repository"
 	if p, _ := m.sessionSide.agent.Newest(); p.ID != "" {
-		note += fmt.Sprintf("; run artifactfs session fork -C %s %s NEWDIR to mount the newest checkpoint with its branches", dir, p.ID)
+		note += fmt.Sprintf("; run artifactfs session fork -C %s %s NEWDIR to mount the newest checkpoint with its branches",
+			dir, p.ID)
 	}
 	return []string{note}
 }
@@ -148,7 +149,8 @@ func relayStatus(u *via.Usage) *control.RelayStatus {
 	if u == nil {
 		return nil
 	}
-	s := &control.RelayStatus{URL: u.URL, Answers: u.Answers, FallThroughs: u.FallThroughs, Paused: u.Paused, LastFailure: u.LastFailure}
+	s := &control.RelayStatus{URL: u.URL, Answers: u.Answers, FallThroughs: u.FallThroughs, Paused: u.Paused,
+		LastFailure: u.LastFailure}
 	if !u.FailedAt.IsZero() {
 		s.FailedAt = &u.FailedAt
 	}
@@ -182,10 +184,11 @@ func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 // Figures has the values of a mount for the metrics.
 type Figures struct {
 	control.MountStatus
-	Ops   map[string]uint64 // number of kernel requests by operation
-	Fails map[string]uint64 // number of kernel requests that failed because of the host or the remote, by the name of the errno
-	Store *fetch.Store      // store of the mount; nil while the mount is being prepared
-	Agent agent.Figures     // counters of the session
+	Ops map[string]uint64 // number of kernel requests by operation
+	// number of kernel requests that failed because of the host or the remote, by the name of the errno
+	Fails map[string]uint64
+	Store *fetch.Store  // store of the mount; nil while the mount is being prepared
+	Agent agent.Figures // counters of the session
 }
 
 // Figures returns the values of the mount for the metrics. The numbers of files were counted at the time then or later.

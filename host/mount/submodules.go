@@ -65,7 +65,8 @@ func (s *submodules) enter(ctx context.Context) {
 		}
 		s.mu.Lock()
 		if room := maxSubmodules - len(s.inside); len(wanted) > room {
-			s.notes = append(s.notes, fmt.Sprintf("%d submodules are not mounted: the limit is %d", len(wanted)-room, maxSubmodules))
+			s.notes = append(s.notes, fmt.Sprintf("%d submodules are not mounted: the limit is %d", len(wanted)-room,
+				maxSubmodules))
 			wanted = wanted[:room]
 		}
 		s.mu.Unlock()
@@ -202,10 +203,12 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At, r.ShareProfile = "", false
-	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote contains the branches of another repository
+	// the parent's session remote contains the branches of another repository
+	if r.SessionOptions.Remote != control.RemoteNone {
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
-	// The session's name is derived from the parent's session and the path, so that a later mount resumes the same session.
+	// The session's name is derived from the parent's session and the path, so that a later mount resumes the same
+	// session.
 	if parent.Session != "" {
 		name := statedir.SessionName(parent.Session, w.Path)
 		r.Session = parent.Session[:min(len(parent.Session), maxSessionName-len(name)-1)] + "." + name
@@ -269,8 +272,8 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the submodules. A
-// discarded session is moved to the trash if toTrash is true, and is deleted otherwise.
+// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the
+// submodules. A discarded session is moved to the trash if toTrash is true, and is deleted otherwise.
 func (s *submodules) settle(discard, toTrash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		reply, o := control.UnmountReply{ID: m.ID, Dir: m.Dir}, m.ending.result()

@@ -20,16 +20,17 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
-// takes over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) holds, and the
-// files on disk. A takeover has these steps:
+// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The
+// successor takes over each mount. It uses the descriptors and the state that the keeper (the interface to the
+// supervisor) holds, and the files on disk. A takeover has these steps:
 //
 //	serve the kernel   open the home, the store, the working tree and the FUSE device; this needs no network and no other program
 //	serve git          open the sockets on which git commands may be waiting already
 //	continue           do what the dead process has not completed: fetch trees and history, prefetch contents
 //
-// If the mount request was not answered before the process died, the mount is removed, and the client repeats its request. A
-// mount that cannot be taken over is also removed, and the reason is recorded for the status (Host.Failures).
+// If the mount request was not answered before the process died, the mount is removed, and the client repeats its
+// request. A mount that cannot be taken over is also removed, and the reason is recorded for the status
+// (Host.Failures).
 
 const (
 	takeTries = 5                     // maximum number of attempts in one process

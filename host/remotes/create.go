@@ -72,12 +72,14 @@ func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
 // and renames it, so that a crash leaves no incomplete repository. If another process creates a repository at the same
 // path first, makeBare keeps that.
 func makeBare(ctx context.Context, at string, f object.Format) error {
-	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // MkdirTemp creates a directory with mode 0700
+	// MkdirTemp creates a directory with mode 0700
+	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	cmd := gitcmd.Isolated(ctx, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--object-format="+f.String(), temp)
+	cmd := gitcmd.Isolated(ctx, "init", "--quiet", "--bare", "--template=", "--initial-branch=main",
+		"--object-format="+f.String(), temp)
 	cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1")
 	if err := gitcmd.Run(cmd); err != nil {
 		return err

@@ -56,7 +56,8 @@ func (c *Creation) createByHook(ctx context.Context, progress func(control.Progr
 		if out != "" {
 			cause += ": " + out
 		}
-		return failed("command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
+		return failed("command of --session-remote-create failed: "+cause,
+			"run the command by hand, or create the repository yourself")
 	}
 	if url, err = c.lacksRemote(ctx); err != nil {
 		return err
@@ -64,7 +65,8 @@ func (c *Creation) createByHook(ctx context.Context, progress func(control.Progr
 		return failed("command of --session-remote-create has succeeded, but the repository does not exist",
 			"run git ls-remote URL to see the answer of the server")
 	}
-	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(c.Request.SessionOptions.Remote)})
+	progress(control.Progress{Message: "created session remote " +
+		statedir.WithoutSecrets(c.Request.SessionOptions.Remote)})
 	return nil
 }
 
@@ -92,10 +94,11 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// The command runs in a new process group. The negative process ID sends the signal to the whole group, which includes the
-	// child processes.
+	// The command runs in a new process group. The negative process ID sends the signal to the whole group, which includes
+	// the child processes.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Env = append(append(os.Environ(), Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
+	cmd.Env = append(append(os.Environ(), Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url,
+		"ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+c.Store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
 	given := GivenForSession(r, r.SessionOptions.Remote)
 	if token := given.Token(); token != "" {

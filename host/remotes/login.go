@@ -29,7 +29,8 @@ func (l *Login) IsWeb() bool {
 // Given has the credentials that a user has specified for one host. Mounts with equal values of this type share a
 // Login.
 type Given struct {
-	place          string // scheme and host of the remote in lower case; "" for an address such as host:path, and for a path
+	// scheme and host of the remote in lower case; "" for an address such as host:path, and for a path
+	place          string
 	user, password string // from the URL of the remote
 	token, file    string // a token, or the path of a file with a token
 }
@@ -70,7 +71,8 @@ func (g Given) gitCredentials(l *transport.Login, env transport.Environment) fun
 			return fetch.Credential{User: g.user, Secret: g.password}
 		}
 		token, err := l.Token(env)
-		if err != nil { // the error is ignored: a public remote needs no token, and for other remotes git reports the missing login
+		// the error is ignored: a public remote needs no token, and for other remotes git reports the missing login
+		if err != nil {
 			return fetch.Credential{}
 		}
 		user := g.user

@@ -1,5 +1,5 @@
-// Package remotes opens the remotes of mounts: their stores, their session remotes, and the logins for both. Mounts of one
-// remote share a store, and mounts with equal credentials share a login.
+// Package remotes opens the remotes of mounts: their stores, their session remotes, and the logins for both. Mounts of
+// one remote share a store, and mounts with equal credentials share a login.
 package remotes
 
 import (
@@ -38,7 +38,8 @@ type Remotes struct {
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	readers fetch.Readers   // times at which readers of any store last began to wait; prefetches are delayed while readers wait
+	// times at which readers of any store last began to wait; prefetches are delayed while readers wait
+	readers fetch.Readers
 	ahead   transport.Ahead // servers that refuse a command if it is sent before their capabilities are known
 
 	creating sync.Mutex // held while the command of --session-remote-create runs
@@ -117,7 +118,8 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		r.blobs.SetQuota(req.CacheSize)
 	}
 	dir := statedir.StoreName(remote.URL())
-	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Via, req.Timeout, cmp.Or(req.StoreFrom, r.from)}
+	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Via, req.Timeout,
+		cmp.Or(req.StoreFrom, r.from)}
 	r.mu.Lock()
 	// The first user opens the store without holding mu. The other users wait until the channel opened is closed.
 	shared, ok := r.stores[key]
@@ -136,8 +138,9 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
-				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").gitCredentials(l.Login, Environment(req)),
-				Host: shared.host.store(dir), Notice: notice, Log: r.log.With(zap.String("remote", remote.URL())),
+				Deadline: deadline(req), Env: Environment(req),
+				Credential: GivenFor(req.Remote, "", "").gitCredentials(l.Login, Environment(req)),
+				Host:       shared.host.store(dir), Notice: notice, Log: r.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)
@@ -163,7 +166,8 @@ func (r *Remotes) relay(at string) (*via.Relay, error) {
 	}
 	relay, err := via.New(at)
 	if err != nil {
-		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: "artifactfs mount --help"}
+		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(),
+			Hint: "artifactfs mount --help"}
 	}
 	r.relays[at] = relay
 	return relay, nil
@@ -209,7 +213,8 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 	}
 	l = r.Login(GivenForSession(req, at))
 	options := r.options(req, l)
-	options.BeforePush = session.BreakLocks // the session remote may be the repository of a session whose daemon was killed
+	// the session remote may be the repository of a session whose daemon was killed
+	options.BeforePush = session.BreakLocks
 	far, err := transport.Open(at, options)
 	if err != nil {
 		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)
@@ -227,7 +232,8 @@ func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environ
 	if _, err := l.Token(env); err != nil {
 		return err
 	}
-	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2, Stall: tokenTime, Log: r.log})
+	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2,
+		Stall: tokenTime, Log: r.log})
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ func TestSessionURL(t *testing.T) {
 		r := control.MountRequest{Remote: c.remote, MountLogin: control.MountLogin{SessionToken: control.Secret(c.token)},
 			SessionOptions: control.SessionOptions{Remote: c.session}}
 		if url, kind := SessionURL(r); url != c.url || kind != c.kind {
-			t.Errorf("session remote %q of a mount of %s: got %q of kind %q, want %q of kind %q", c.session, c.remote, url, kind, c.url, c.kind)
+			t.Errorf("session remote %q of a mount of %s: got %q of kind %q, want %q of kind %q", c.session, c.remote, url, kind,
+				c.url, c.kind)
 		}
 	}
 }
@@ -64,7 +65,8 @@ func TestSessionTokenStaysOnItsHost(t *testing.T) {
 // TestOtherSessionRemoteGetsNoToken checks that the token of a session remote is not sent to another session remote or
 // to the mounted remote, unless it is on the same host.
 func TestOtherSessionRemoteGetsNoToken(t *testing.T) {
-	r := control.MountRequest{Remote: "https://a.example/r.git", MountLogin: control.MountLogin{Token: "main", SessionToken: "secret"},
+	r := control.MountRequest{Remote: "https://a.example/r.git",
+		MountLogin:     control.MountLogin{Token: "main", SessionToken: "secret"},
 		SessionOptions: control.SessionOptions{Remote: "https://b.example/s.git", Policy: "off"}}
 	for at, want := range map[string]string{
 		"https://b.example/t.git":      "secret",

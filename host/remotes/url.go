@@ -30,8 +30,8 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
-	// If the request has no session token, and the session remote is on the host of the mounted remote, the session remote is
-	// accessed with the user and password in the URL of the mounted remote.
+	// If the request has no session token, and the session remote is on the host of the mounted remote, the session remote
+	// is accessed with the user and password in the URL of the mounted remote.
 	if r.SessionToken == "" && r.SessionTokenFile == "" {
 		return LikeUser(r.SessionOptions.Remote, r.Remote), ""
 	}

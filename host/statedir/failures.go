@@ -98,7 +98,8 @@ func (f Failures) List() (all []Failure) {
 // Status returns the failure in the form of a mount status.
 func (f Failure) Status() control.MountStatus {
 	return control.MountStatus{
-		ID: f.ID, Dir: f.Dir, Remote: f.Remote, Ref: ShortRef(f.Ref), Commit: f.Commit, State: control.StateFailed, Error: f.Cause,
+		ID: f.ID, Dir: f.Dir, Remote: f.Remote, Ref: ShortRef(f.Ref), Commit: f.Commit, State: control.StateFailed,
+		Error: f.Cause,
 		Since: f.When, History: control.HistoryShallow, Session: control.SessionStatus{Name: f.Session},
 	}
 }

@@ -22,17 +22,17 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// Every mount has a home, which is a directory below mounts/. The home of a session has the session's name and exists as long
-// as it contains changes. The home of a mount without a session exists as long as the mount. The process that uses a home
-// holds a lock on the file "lock" in the home. The text of that file names the mount by process ID and directory. The text is
-// empty if the process only reads or removes the home and then exits.
+// Every mount has a home, which is a directory below mounts/. The home of a session has the session's name and exists
+// as long as it contains changes. The home of a mount without a session exists as long as the mount. The process that
+// uses a home holds a lock on the file "lock" in the home. The text of that file names the mount by process ID and
+// directory. The text is empty if the process only reads or removes the home and then exits.
 //
-// The lock mounts.lock is held only while homes are created, listed, locked and renamed. So a home that is being created is never
-// mistaken for a home that a killed process left behind, and a process that only reads a home does not prevent a mount from
-// starting.
+// The lock mounts.lock is held only while homes are created, listed, locked and renamed. So a home that is being
+// created is never mistaken for a home that a killed process left behind, and a process that only reads a home does not
+// prevent a mount from starting.
 //
-// A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that no
-// remote has, or if the overlay or the git directory cannot be read.
+// A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that
+// no remote has, or if the overlay or the git directory cannot be read.
 
 const (
 	lookTime = 10 * time.Second // maximum time to wait for processes that only read a home
@@ -43,7 +43,8 @@ const (
 
 	largeLog = 8 << 20 // size in bytes; if the log of an overlay is larger, the overlay certainly contains changes
 
-	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with this prefix.
+	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with this
+	// prefix.
 	RemovedPrefix = ".removed-"
 )
 
@@ -151,7 +152,8 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
 		return nil, errors.Join(err, fs.ErrNotExist)
 	}
-	if err := disk.Relock(lock); err != nil { // lock the file again, because the predecessor may have unlocked it before it died
+	// lock the file again, because the predecessor may have unlocked it before it died
+	if err := disk.Relock(lock); err != nil {
 		return nil, err
 	}
 	t.Unlock = func() { disk.Unlock(lock) }
@@ -228,7 +230,8 @@ func (t *Home) Remove() error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", t.Dir, err)
 	}
-	gone := filepath.Join(t.Homes.Dir(), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+	gone := filepath.Join(t.Homes.Dir(), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+
+		strconv.FormatInt(time.Now().UnixNano(), 36))
 	err = os.Rename(t.Dir, gone)
 	release()
 	if err != nil {
@@ -241,7 +244,8 @@ func (t *Home) Remove() error {
 	return nil
 }
 
-// IDs returns the names of the homes, and the paths of directories whose removal was begun by a process that was then killed.
+// IDs returns the names of the homes, and the paths of directories whose removal was begun by a process that was then
+// killed.
 func (h Homes) IDs() (ids, removed []string, err error) {
 	entries, err := os.ReadDir(h.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -299,7 +303,8 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 		w.Paths, w.Bytes = r.Changed, r.Bytes
 		return r, w, nil
 	}
-	layer, recovery, err := overlay.Open(filepath.Join(t.Dir, "overlay"), overlay.Options{ReadOnly: true, Log: t.Homes.Log})
+	layer, recovery, err := overlay.Open(filepath.Join(t.Dir, "overlay"),
+		overlay.Options{ReadOnly: true, Log: t.Homes.Log})
 	if err != nil {
 		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
 	}

@@ -18,7 +18,8 @@ func TestHomeIsTakenOnce(t *testing.T) {
 		t.Fatalf("lock a new mount directory: got %+v, %v", first, err)
 	}
 	var used statedir.InUseError
-	if _, err := h.Lock(t.Context(), "work", "/srv/other"); !errors.As(err, &used) || used.Dir != "/srv/a b" || used.Session != "work" {
+	if _, err := h.Lock(t.Context(), "work", "/srv/other"); !errors.As(err, &used) || used.Dir != "/srv/a b" ||
+		used.Session != "work" {
 		t.Errorf("lock a locked directory: got %v", err)
 	}
 	first.Unlock()

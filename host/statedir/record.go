@@ -37,24 +37,26 @@ var (
 // Record is the contents of the file session.json in a home. It contains the base of a session and the options of its
 // last mount. New fields may be added without a new version.
 type Record struct {
-	Version int       `json:"version"`         // version of the format; see RecordVersion
-	Session string    `json:"session"`         // name of the session
-	Tenant  string    `json:"tenant"`          // control.MountRequest.Tenant of the request that has started the session
-	Remote  string    `json:"remote"`          // URL of the mounted remote, without secrets
-	Dir     string    `json:"dir"`             // directory where the session is mounted, or was last mounted
-	Asked   string    `json:"asked"`           // ref that the user requested (--ref); "" if the user requested the remote's HEAD
-	Ref     string    `json:"ref"`             // full name of the ref; "" if the user requested a commit by its ID
-	Commit  string    `json:"commit"`          // base commit; "" if the session started on an unborn branch, and then Tree is also ""
-	Tree    string    `json:"tree"`            // base tree of the session
-	Format  string    `json:"format"`          // object format of the IDs (sha1 or sha256)
-	Time    time.Time `json:"time"`            // modification time of files that were not changed
-	UID     uint32    `json:"uid"`             // owner of files that were not changed
-	GID     uint32    `json:"gid"`             // group of files that were not changed
-	Umask   *uint32   `json:"umask,omitempty"` // umask of files that were not changed; nil: 022
-	Began   time.Time `json:"began"`           // time at which the session started
+	Version int    `json:"version"` // version of the format; see RecordVersion
+	Session string `json:"session"` // name of the session
+	Tenant  string `json:"tenant"`  // control.MountRequest.Tenant of the request that has started the session
+	Remote  string `json:"remote"`  // URL of the mounted remote, without secrets
+	Dir     string `json:"dir"`     // directory where the session is mounted, or was last mounted
+	// ref that the user requested (--ref); "" if the user requested the remote's HEAD
+	Asked string `json:"asked"`
+	Ref   string `json:"ref"` // full name of the ref; "" if the user requested a commit by its ID
+	// base commit; "" if the session started on an unborn branch, and then Tree is also ""
+	Commit string    `json:"commit"`
+	Tree   string    `json:"tree"`            // base tree of the session
+	Format string    `json:"format"`          // object format of the IDs (sha1 or sha256)
+	Time   time.Time `json:"time"`            // modification time of files that were not changed
+	UID    uint32    `json:"uid"`             // owner of files that were not changed
+	GID    uint32    `json:"gid"`             // group of files that were not changed
+	Umask  *uint32   `json:"umask,omitempty"` // umask of files that were not changed; nil: 022
+	Began  time.Time `json:"began"`           // time at which the session started
 
-	// Checkpoint is the checkpoint from which the session started, instead of the tree of Commit; nil if the session started from
-	// a commit.
+	// Checkpoint is the checkpoint from which the session started, instead of the tree of Commit; nil if the session
+	// started from a commit.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 
 	// Made lists the parent directories of Dir that were created for the mount, the deepest one last. If the mount is
@@ -65,8 +67,8 @@ type Record struct {
 	Redirects  []Redirect `json:"redirects"`
 	Configured []string   `json:"configured"` // paths of the redirects that the repository's configuration file names
 
-	// Until is the time at which the session is moved to the trash, unless the session is mounted at that time. If Until is zero,
-	// the session is never moved to the trash automatically.
+	// Until is the time at which the session is moved to the trash, unless the session is mounted at that time. If Until
+	// is zero, the session is never moved to the trash automatically.
 	Until time.Time `json:"until,omitzero"`
 
 	// Carried are the options of the session remote and of checkpoints. The URL of the session remote is stored without
@@ -86,8 +88,8 @@ type Redirect struct {
 	Backing string `json:"backing"` // name of the plain directory, which is stored below redirect/ in the home
 }
 
-// SessionName returns the default name of a mount's session. The name depends only on the remote and the directory, so a
-// second mount of the same remote at the same directory resumes the session.
+// SessionName returns the default name of a mount's session. The name depends only on the remote and the directory, so
+// a second mount of the same remote at the same directory resumes the session.
 func SessionName(remote, dir string) string {
 	sum := sha256.Sum256([]byte(remote + "\x00" + dir))
 	name := strings.Map(func(r rune) rune {
@@ -136,13 +138,15 @@ func DecodeRecord(text []byte) (Record, error) {
 		return Record{}, ErrRecord
 	}
 	if head.Version > RecordVersion {
-		return Record{}, fmt.Errorf("%w: record has version %d, this artifactfs supports up to %d", ErrNewer, head.Version, RecordVersion)
+		return Record{}, fmt.Errorf("%w: record has version %d, this artifactfs supports up to %d", ErrNewer, head.Version,
+			RecordVersion)
 	}
 	var r Record
 	if err := json.Unmarshal(text, &r); err != nil {
 		return Record{}, ErrRecord
 	}
-	if _, err := r.Base(); err != nil || control.ValidSession(r.Session) != nil || !filepath.IsAbs(r.Dir) || r.Changed < 0 || r.Bytes < 0 {
+	if _, err := r.Base(); err != nil || control.ValidSession(r.Session) != nil || !filepath.IsAbs(r.Dir) ||
+		r.Changed < 0 || r.Bytes < 0 {
 		return Record{}, ErrRecord
 	}
 	for _, dir := range r.Made {
@@ -151,7 +155,8 @@ func DecodeRecord(text []byte) (Record, error) {
 		}
 	}
 	for _, d := range r.Redirects {
-		if !filepath.IsLocal(d.Path) || d.Backing != filepath.Base(d.Backing) || !filepath.IsLocal(d.Backing) || d.Backing == "." {
+		if !filepath.IsLocal(d.Path) || d.Backing != filepath.Base(d.Backing) || !filepath.IsLocal(d.Backing) ||
+			d.Backing == "." {
 			return Record{}, ErrRecord
 		}
 	}
@@ -214,9 +219,11 @@ func (r Record) Save(home string) error {
 	return nil
 }
 
-// SyncRecord syncs the record of a home and the directories above the record, so that the record survives a power failure.
+// SyncRecord syncs the record of a home and the directories above the record, so that the record survives a power
+// failure.
 func SyncRecord(home string) error {
-	for _, path := range []string{filepath.Join(home, RecordName), home, filepath.Dir(home), filepath.Dir(filepath.Dir(home))} {
+	for _, path := range []string{filepath.Join(home, RecordName), home, filepath.Dir(home),
+		filepath.Dir(filepath.Dir(home))} {
 		f, err := os.Open(path)
 		if err == nil {
 			err = errors.Join(f.Sync(), f.Close())
@@ -265,8 +272,8 @@ func ShortRef(name string) string {
 // SessionRepoName is the name of the directory of the session repository in a home.
 const SessionRepoName = "session.git"
 
-// Checkpoint is the part of a record that identifies the checkpoint from which a session started, if it did not start from a
-// commit.
+// Checkpoint is the part of a record that identifies the checkpoint from which a session started, if it did not start
+// from a commit.
 type Checkpoint struct {
 	ID     string    `json:"id"`     // id of the checkpoint
 	Commit string    `json:"commit"` // commit that stores the checkpoint

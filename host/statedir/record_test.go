@@ -45,7 +45,8 @@ func TestBadRecords(t *testing.T) {
 		change func(r *statedir.Record)
 		err    error
 	}{
-		"newer":                   {func(r *statedir.Record) { r.Version = statedir.RecordVersion + 1; r.Dir = "" }, statedir.ErrNewer},
+		"newer": {func(r *statedir.Record) { r.Version = statedir.RecordVersion + 1; r.Dir = "" },
+			statedir.ErrNewer},
 		"no version":              {func(r *statedir.Record) { r.Version = 0 }, statedir.ErrRecord},
 		"a path for a name":       {func(r *statedir.Record) { r.Session = "../x" }, statedir.ErrRecord},
 		"relative directory":      {func(r *statedir.Record) { r.Dir = "srv" }, statedir.ErrRecord},
@@ -76,7 +77,8 @@ func TestBadRecords(t *testing.T) {
 func TestBaseOfARecord(t *testing.T) {
 	r := statedirtest.Record()
 	b, err := r.Base()
-	if err != nil || b.Commit.String() != r.Commit || b.Tree.String() != r.Tree || b.Ref != r.Ref || !b.Time.Equal(r.Time) {
+	if err != nil || b.Commit.String() != r.Commit || b.Tree.String() != r.Tree || b.Ref != r.Ref ||
+		!b.Time.Equal(r.Time) {
 		t.Errorf("base of the record: got %+v, %v", b, err)
 	}
 	r.Commit, r.Tree, r.Format, r.Checkpoint = "", "", "sha256", nil
@@ -88,8 +90,10 @@ func TestBaseOfARecord(t *testing.T) {
 func TestSessionNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, c := range [][2]string{
-		{"https://127.0.0.1/app", "/srv/app"}, {"https://127.0.0.1/app", "/home/me/app"}, {"https://127.0.0.1/other", "/srv/app"},
-		{"/r", "/"}, {"/r", "/..."}, {"/r", "/a b/ü"}, {"/r", "/" + strings.Repeat("long", 60)}, {"/ra", "/b"}, {"/r", "/a/b"},
+		{"https://127.0.0.1/app", "/srv/app"}, {"https://127.0.0.1/app", "/home/me/app"},
+		{"https://127.0.0.1/other", "/srv/app"},
+		{"/r", "/"}, {"/r", "/..."}, {"/r", "/a b/ü"}, {"/r", "/" + strings.Repeat("long", 60)}, {"/ra", "/b"},
+		{"/r", "/a/b"},
 		{"/r", "/a..b"}, {"/r", "/a....b...c"}, {"/r", "/x.lock"}, {"/r", "/x."},
 	} {
 		name := statedir.SessionName(c[0], c[1])
@@ -104,7 +108,8 @@ func TestSessionNames(t *testing.T) {
 			t.Error("the name of the same directory changed")
 		}
 	}
-	if name := statedir.SessionName("https://127.0.0.1/app", "/srv/app"); !strings.HasPrefix(name, "app-") || len(name) != 12 {
+	if name := statedir.SessionName("https://127.0.0.1/app", "/srv/app"); !strings.HasPrefix(name, "app-") ||
+		len(name) != 12 {
 		t.Errorf("session name: got %s", name)
 	}
 }

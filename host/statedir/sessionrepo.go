@@ -18,7 +18,8 @@ func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo
 	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")
 	return session.OpenRepo(filepath.Join(home, SessionRepoName), session.RepoOptions{
 		Format: base.Format, Session: r.Session, Remote: r.Remote, Borrow: []string{store},
-		Fresh: []string{filepath.Join(home, "git", "objects")}, ReadOnly: !write, Log: h.Log.With(zap.String("session", r.Session)),
+		Fresh: []string{filepath.Join(home, "git", "objects")}, ReadOnly: !write,
+		Log: h.Log.With(zap.String("session", r.Session)),
 	})
 }
 

@@ -9,6 +9,6 @@
 //	failed/HASH.json       mount that ended because of a failure
 //	NAME-NUMBER.tmp        temporary file or directory of a command; locked while it is used, else removed when a daemon starts
 //
-// This package does not communicate with running mounts. Several processes may use the same state directory, because file
-// locks guard all of its parts.
+// This package does not communicate with running mounts. Several processes may use the same state directory, because
+// file locks guard all of its parts.
 package statedir

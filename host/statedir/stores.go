@@ -19,9 +19,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Every process that has a store open holds a shared lock (flock) on the store's directory. A process that removes a store holds
-// the exclusive lock, and renames the store before it deletes it, so that a process that opens the store at that time creates a
-// new one.
+// Every process that has a store open holds a shared lock (flock) on the store's directory. A process that removes a
+// store holds the exclusive lock, and renames the store before it deletes it, so that a process that opens the store at
+// that time creates a new one.
 
 var (
 	// ErrStoreUsed means that another process has the store open.
@@ -142,8 +142,8 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that the mounts and sessions of a state directory need. If it returns an error, the
-// list of names may be incomplete, so the caller must remove no store.
+// NeededStores returns the names of the stores that the mounts and sessions of a state directory need. If it returns an
+// error, the list of names may be incomplete, so the caller must remove no store.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
 	ids, _, err := h.IDs()

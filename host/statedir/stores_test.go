@@ -57,7 +57,8 @@ func TestAStoreThatIsHeldIsThere(t *testing.T) {
 		})
 	}
 	for range 200 {
-		if err := statedir.RemoveStore(dir); err != nil && !errors.Is(err, statedir.ErrStoreUsed) && !errors.Is(err, os.ErrNotExist) {
+		if err := statedir.RemoveStore(dir); err != nil && !errors.Is(err, statedir.ErrStoreUsed) &&
+			!errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
 		}
 	}

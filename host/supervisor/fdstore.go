@@ -17,8 +17,8 @@ import (
 const (
 	fdstoreTime  = 30 * time.Second       // maximum wait for the descriptor store when the daemon starts
 	fdstoreRetry = 200 * time.Millisecond // pause between two attempts to connect to the descriptor store
-	// fdstoreLimit is the maximum wait for the descriptor store while the daemon runs. It is short, because the supervisor must be
-	// able to replace a worker at any time.
+	// fdstoreLimit is the maximum wait for the descriptor store while the daemon runs. It is short, because the supervisor
+	// must be able to replace a worker at any time.
 	fdstoreLimit = time.Second
 	// keepTime is the maximum wait for the descriptor store when the daemon exits without unmounting.
 	keepTime = 15 * time.Second
@@ -54,8 +54,8 @@ func newOutside(socket, name string, log *zap.Logger) (*outside, error) {
 // stored there. It fails if there is no connection within fdstoreTime: without the descriptors, the mounts of the
 // earlier daemon would become dead mounts.
 //
-// The function running reports whether another daemon of this name runs. If the descriptor store was just replaced, that daemon has to
-// be the first to connect.
+// The function running reports whether another daemon of this name runs. If the descriptor store was just replaced,
+// that daemon has to be the first to connect.
 func (o *outside) enter(ctx context.Context, running func() bool) (store, error) {
 	if o == nil {
 		return store{}, nil

@@ -37,8 +37,8 @@ func newManager() *manager {
 	if path == "" {
 		return nil
 	}
-	// The socket's name is a path, or an abstract name that begins with @. In an abstract name the kernel expects a zero byte in
-	// place of the @; unix.SockaddrUnix makes this replacement.
+	// The socket's name is a path, or an abstract name that begins with @. In an abstract name the kernel expects a zero
+	// byte in place of the @; unix.SockaddrUnix makes this replacement.
 	if path[0] != '/' && path[0] != '@' {
 		return nil
 	}
@@ -47,8 +47,8 @@ func newManager() *manager {
 		return nil
 	}
 	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
-	// The supervisor must be able to replace workers at any time, so the timeout bounds how long a manager that does not read can
-	// block the supervisor.
+	// The supervisor must be able to replace workers at any time, so the timeout bounds how long a manager that does not
+	// read can block the supervisor.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
 	m.keep = Stores()
@@ -77,7 +77,8 @@ func (m *manager) period(tick time.Duration) time.Duration {
 	return max(min(tick, m.every/2), time.Millisecond)
 }
 
-// alive reports to the manager's watchdog that this process is alive. It does nothing if the manager does not watch this process.
+// alive reports to the manager's watchdog that this process is alive. It does nothing if the manager does not watch
+// this process.
 func (m *manager) alive() {
 	if m != nil && m.every > 0 {
 		m.notify(keeper.Message{keeper.Watchdog: "1"})
@@ -128,8 +129,8 @@ func (m *manager) barrier() {
 	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
 		return
 	}
-	// The manager closes its copy of the pipe's write end when it reads the message. After that no write end is open, and the poll
-	// below reports the end of the pipe.
+	// The manager closes its copy of the pipe's write end when it reads the message. After that no write end is open, and
+	// the poll below reports the end of the pipe.
 	defer unix.Close(p[0])
 	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
 	unix.Close(p[1])
@@ -161,8 +162,8 @@ func passed() store {
 			os.Unsetenv(name)
 		}
 	}()
-	// If LISTEN_PID names another process, this process has inherited the variables by mistake, and the descriptors are not meant
-	// for it.
+	// If LISTEN_PID names another process, this process has inherited the variables by mistake, and the descriptors are
+	// not meant for it.
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return s
 	}

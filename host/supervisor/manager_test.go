@@ -179,7 +179,8 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 		t.Errorf("fourth worker: got %+v, want 4 mounts and version better", h)
 	}
 	beats := m.times(keeper.Watchdog)
-	y.until("the service manager has received 3 watchdog messages after the upgrade", func() bool { return m.times(keeper.Watchdog) >= beats+3 })
+	y.until("the service manager has received 3 watchdog messages after the upgrade",
+		func() bool { return m.times(keeper.Watchdog) >= beats+3 })
 
 	// When the supervisor is asked to exit, it removes all descriptors from the store.
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
@@ -208,7 +209,8 @@ func TestRestartLeavesMountsToTheServiceManager(t *testing.T) {
 			t.Errorf("exit code: got %d, want 0", code)
 		}
 		if m.times("BARRIER") != n || len(y.of("stopped")) > 0 || len(m.names()) != 2 {
-			t.Errorf("service manager after a restart: got descriptors %v and messages %v, want 2 descriptors and %d barriers", m.names(), m.heard, n)
+			t.Errorf("service manager after a restart: got descriptors %v and messages %v, want 2 descriptors and %d barriers",
+				m.names(), m.heard, n)
 		}
 	}
 }
@@ -282,7 +284,8 @@ func TestDescriptorStore(t *testing.T) {
 	// A signal during exec(2) would be lost, so wait for the end of exec(2). The number of supervisors does not show
 	// it, because the worker that was killed last may also have started a supervisor.
 	y.until("the supervisor has been replaced", func() bool {
-		return slices.ContainsFunc(y.of("supervisor"), func(h happening) bool { return h.PID == y.cmd.Process.Pid && h.Exe == better })
+		return slices.ContainsFunc(y.of("supervisor"),
+			func(h happening) bool { return h.PID == y.cmd.Process.Pid && h.Exe == better })
 	})
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 0 || len(y.of("stopped")) != 0 {

@@ -161,7 +161,8 @@ func (s *supervisor) inheritWorker(fd int) error {
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
-		s.Log.Warn("start worker", zap.Error(err)) // ignore this error, because another worker is started when a worker is needed
+		// ignore this error, because another worker is started when a worker is needed
+		s.Log.Warn("start worker", zap.Error(err))
 	}
 	// The old worker exits when it receives this message.
 	if err := conn.SendKey(keeper.Adopted, "1"); err != nil {
@@ -185,7 +186,8 @@ func (s *supervisor) replace(file *os.File) error {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // ignore the results, which matter only for the end of this worker's connection; that event is handled last
+			// ignore the results, which matter only for the end of this worker's connection; that event is handled last
+			s.handle(e)
 		default:
 			reading = false
 			if e.gone {
@@ -194,7 +196,8 @@ func (s *supervisor) replace(file *os.File) error {
 			}
 		}
 	}
-	// exec returns only after a failure and leaves this process unchanged, so start the goroutine in the method read again.
+	// exec returns only after a failure and leaves this process unchanged, so start the goroutine in the method read
+	// again.
 	err := s.exec(file, w)
 	w.conn.SetReadDeadline(time.Time{})
 	go s.read(w)
@@ -275,8 +278,8 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return err
 	}
 	os.Exit(0)
-	// The next worker starts to serve when the connection closes. KeepAlive prevents a finalizer from closing the connection
-	// before this process exits.
+	// The next worker starts to serve when the connection closes. KeepAlive prevents a finalizer from closing the
+	// connection before this process exits.
 	runtime.KeepAlive(to)
 	return nil
 }

@@ -24,7 +24,8 @@ type threads struct {
 
 // threadTimes holds the times of a thread, as proc.Process.Times returns them.
 type threadTimes struct {
-	// ran is the time on a processor, and waited is the time of waiting for a processor. A wait is counted when it has ended.
+	// ran is the time on a processor, and waited is the time of waiting for a processor. A wait is counted when it has
+	// ended.
 	ran, waited time.Duration
 }
 
@@ -57,8 +58,8 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	return most
 }
 
-// readThread returns the state of a thread, in the form of proc.Stat.State, and its times. The result ok is false if the thread
-// has ended.
+// readThread returns the state of a thread, in the form of proc.Stat.State, and its times. The result ok is false if
+// the thread has ended.
 func readThread(thread proc.Process) (state byte, t threadTimes, ok bool) {
 	stat, err := thread.Stat()
 	if err != nil {

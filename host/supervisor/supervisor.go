@@ -1,24 +1,28 @@
-// Package supervisor keeps mounts alive when the process that serves them dies. The supervisor holds the descriptors of the
-// mounts by name and starts that process, which is called the worker. When the worker dies, the supervisor starts a successor
-// and passes it all descriptors. The kernel then sends the successor those requests again that were not answered.
+// Package supervisor keeps mounts alive when the process that serves them dies. The supervisor holds the descriptors of
+// the mounts by name and starts that process, which is called the worker. When the worker dies, the supervisor starts a
+// successor and passes it all descriptors. The kernel then sends the successor those requests again that were not
+// answered.
 //
 // Promises:
-//   - There is only one kind of takeover: a successor takes over from a worker that has died. A worker that hangs, is stopped
-//     or must be upgraded is therefore first killed by SIGKILL. A worker that has crashed is replaced in the same way.
-//   - A successor begins to serve when the connection to its predecessor has ended, which happens when the kernel has closed
-//     the predecessor's files. The supervisor does not wait for the rest of the predecessor's end. The successor's process
-//     may be started before that moment (a spare).
-//   - If a worker cannot start, the supervisor tries again after growing pauses. During an upgrade it returns to the old
-//     executable after upgradeTries failures. After giveUpAfter failures it detaches the mounts, so that their users receive
-//     errors instead of waiting. Workers that the watchdog has killed do not count as failures: the time limits are raised
-//     instead.
-//   - The supervisor never opens, stats or holds a file in a mount, and a worker does not do so before it serves. Otherwise an
-//     exec, which closes descriptors, could block, because the close of a file in a mount waits for an answer of the worker.
-//   - The supervisor may also be lost. A service manager's descriptor store, or that of package fdstore, has copies of the
-//     descriptors. Without a service manager, the worker starts a new supervisor and hands the descriptors over to that supervisor.
+//   - There is only one kind of takeover: a successor takes over from a worker that has died. A worker that hangs, is
+//     stopped or must be upgraded is therefore first killed by SIGKILL. A worker that has crashed is replaced in the
+//     same way.
+//   - A successor begins to serve when the connection to its predecessor has ended, which happens when the kernel has
+//     closed the predecessor's files. The supervisor does not wait for the rest of the predecessor's end. The
+//     successor's process may be started before that moment (a spare).
+//   - If a worker cannot start, the supervisor tries again after growing pauses. During an upgrade it returns to the
+//     old executable after upgradeTries failures. After giveUpAfter failures it detaches the mounts, so that their
+//     users receive errors instead of waiting. Workers that the watchdog has killed do not count as failures: the time
+//     limits are raised instead.
+//   - The supervisor never opens, stats or holds a file in a mount, and a worker does not do so before it serves.
+//     Otherwise an exec, which closes descriptors, could block, because the close of a file in a mount waits for an
+//     answer of the worker.
+//   - The supervisor may also be lost. A service manager's descriptor store, or that of package fdstore, has copies of
+//     the descriptors. Without a service manager, the worker starts a new supervisor and hands the descriptors over to
+//     that supervisor.
 //
-// The state belongs to the goroutine of the method run, which waits only for events and timers. Other goroutines send events
-// to that goroutine.
+// The state belongs to the goroutine of the method run, which waits only for events and timers. Other goroutines send
+// events to that goroutine.
 package supervisor
 
 import (
@@ -41,8 +45,8 @@ const (
 	readyTime = time.Minute // maximum time from the order to serve until the worker serves
 	// waitingTime is the maximum time from the start of an upgrade's worker until it is ready for the order to serve.
 	waitingTime = 20 * time.Second
-	// statusTime is the wait for the exit status of a worker whose connection has ended. It applies while there are mounts,
-	// because their users are waiting.
+	// statusTime is the wait for the exit status of a worker whose connection has ended. It applies while there are
+	// mounts, because their users are waiting.
 	statusTime = 2 * time.Millisecond
 	codeTime   = time.Second // value of statusTime while there are no mounts, or while the worker is unmounting
 	goneTime   = time.Second // maximum time for the connection of a killed worker to end
@@ -136,7 +140,8 @@ type supervisor struct {
 	meter meter
 }
 
-// program is the executable that workers are started from, and their environment. A completed upgrade replaces the executable.
+// program is the executable that workers are started from, and their environment. A completed upgrade replaces the
+// executable.
 type program struct {
 	path string   // path of the executable
 	file *os.File // the open executable, if path is the path of a descriptor; nil otherwise
@@ -177,7 +182,8 @@ type event struct {
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
-		program: program{path: proc.Self.ExecutablePath(), env: workerEnvironment(os.Environ())}, lastTick: time.Now(), meter: &threads{},
+		program: program{path: proc.Self.ExecutablePath(), env: workerEnvironment(os.Environ())}, lastTick: time.Now(),
+		meter: &threads{},
 	}
 	defer close(s.done)
 	defer s.manager.close()
@@ -257,8 +263,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 			return s.ended(w)
 		case w == s.last && w.status != nil:
 			s.recordReason(w)
-		// The connection ends soon after the process, unless a child of the worker has a copy of the socket. The deadline limits
-		// the wait in that case.
+		// The connection ends soon after the process, unless a child of the worker has a copy of the socket. The deadline
+		// limits the wait in that case.
 		case !w.gone:
 			w.conn.SetReadDeadline(time.Now().Add(goneTime))
 		}
@@ -269,8 +275,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w == s.next:
 			s.next = nil
 			s.lostNext(w)
-		// The exit status usually arrives a moment after the end of the connection. Wait a short time for the status, because it
-		// shows whether the worker has crashed.
+		// The exit status usually arrives a moment after the end of the connection. Wait a short time for the status, because
+		// it shows whether the worker has crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
 			if s.store.hasMounts() && !w.stopping {
@@ -294,8 +300,8 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	switch {
 	case m[keeper.Waiting] != "":
 		w.waiting, w.version = true, m[keeper.Version]
-		// The worker of the upgrade is ready for the order to serve. The old worker can be killed now, because the users of the
-		// mounts then have to wait only for a short time.
+		// The worker of the upgrade is ready for the order to serve. The old worker can be killed now, because the users of
+		// the mounts then have to wait only for a short time.
 		if w == s.next && s.upgrade != nil && s.worker != nil {
 			s.kill(s.worker, "upgrade to "+w.version)
 		}
@@ -345,8 +351,8 @@ func (s *supervisor) ready(w *worker) {
 // beat checks the workers, and reports to the service manager that this process is alive. It is called at the interval
 // every.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
-	// If the supervisor itself was late, because it was stopped or the machine slept, the delay must not count as silence of the
-	// worker. Therefore at most two intervals are counted.
+	// If the supervisor itself was late, because it was stopped or the machine slept, the delay must not count as silence
+	// of the worker. Therefore at most two intervals are counted.
 	passed := min(now.Sub(s.lastTick), 2*every)
 	s.lastTick = now
 	s.manager.alive()
@@ -371,15 +377,16 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 // only the limit readyTime applies, because the kernel may have to read the worker's executable from disk.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	// Measure for how long the worker got no processor time. A worker that answers is not measured, because this takes time.
+	// Measure for how long the worker got no processor time. A worker that answers is not measured, because this takes
+	// time.
 	if w.silence > 2*tick || w.readyAt.IsZero() {
 		starved := min(s.meter.starved(w.pid(), passed), passed)
 		w.starved += starved
 		w.starting += passed - starved
 	}
 	patience := s.failures.patience()
-	// A worker that the watchdog has killed may have been slow because of the machine, so the limits of its successor are twice as
-	// long.
+	// A worker that the watchdog has killed may have been slow because of the machine, so the limits of its successor are
+	// twice as long.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
@@ -387,7 +394,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 		}
 		return
 	}
-	if limit := s.Watchdog << patience; s.Watchdog > 0 && (w.silence-w.starved >= limit || w.silence >= starvedFactor*limit) {
+	if limit := s.Watchdog << patience; s.Watchdog > 0 &&
+		(w.silence-w.starved >= limit || w.silence >= starvedFactor*limit) {
 		s.killHung(w, "worker did not respond for "+w.silence.Round(tick/5).String())
 		return
 	}

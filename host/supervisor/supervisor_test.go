@@ -203,7 +203,8 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			t.Parallel()
 			y := newTry(t, "FAKE_WATCHDOG=1500ms")
 			first := y.awaitEvent("serving", 1)
-			if first.Start.Count != 0 || first.Start.Reason != "" || first.Start.Supervisor != y.cmd.Process.Pid || len(first.Names) > 0 {
+			if first.Start.Count != 0 || first.Start.Reason != "" || first.Start.Supervisor != y.cmd.Process.Pid ||
+				len(first.Names) > 0 {
 				t.Errorf("first worker: got %+v, want no takeovers, no reason and no descriptors", first)
 			}
 			die.how(y, first.PID)
@@ -213,8 +214,10 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			if reason == "worker was lost" { // the exit status was not yet known at the takeover
 				reason = y.awaitEvent("reason", 1).Reason
 			}
-			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 || !slices.Equal(second.Names, []string{fakeMount, "control"}) {
-				t.Errorf("second worker: got %+v with reason %q, want one takeover, 2 mounts and a reason with %q", second, reason, die.reason)
+			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 ||
+				!slices.Equal(second.Names, []string{fakeMount, "control"}) {
+				t.Errorf("second worker: got %+v with reason %q, want one takeover, 2 mounts and a reason with %q", second,
+					reason, die.reason)
 			}
 			if got := y.ask("pid"); got != strconv.Itoa(second.PID) {
 				t.Errorf("process that answers: got %s, want %d", got, second.PID)
@@ -274,7 +277,8 @@ func TestWorkersThatCannotStartAreRetried(t *testing.T) {
 	y.set("crash", 3)
 	y.kill(first.PID, syscall.SIGKILL)
 	second := y.awaitEvent("serving", 2)
-	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 || !strings.Contains(second.Start.Reason, "exited with code 3") {
+	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 ||
+		!strings.Contains(second.Start.Reason, "exited with code 3") {
 		t.Errorf("after %d crashes: got worker %+v, want 3 crashes, 2 mounts and 4 takeovers", n, second)
 	}
 }
@@ -288,7 +292,8 @@ func TestGivingUpDetachesWhatIsKept(t *testing.T) {
 		t.Errorf("exit code after too many failures: got %d, want 1", code)
 	}
 	h := y.awaitEvent("gave up", 1)
-	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) || !strings.Contains(h.Reason, "exited with code 3") {
+	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) ||
+		!strings.Contains(h.Reason, "exited with code 3") {
 		t.Errorf("after %d crashes: got %+v, want %d crashes and the mount detached", n, h, giveUpAfter)
 	}
 }
@@ -321,7 +326,8 @@ func TestEndOnPurposeIsTheEnd(t *testing.T) {
 				y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 			}
 			if code := y.code(); code != 0 || len(y.of("stopped")) != 1 || len(y.of("gave up")) > 0 {
-				t.Errorf("end on purpose: got exit code %d and events %+v, want exit code 0 and one worker that stopped", code, y.events())
+				t.Errorf("end on purpose: got exit code %d and events %+v, want exit code 0 and one worker that stopped",
+					code, y.events())
 			}
 			y.until("all processes have ended", func() bool { return len(y.processes()) == 0 })
 		})
@@ -334,7 +340,8 @@ func TestStopThatFailsDetaches(t *testing.T) {
 	y.set("crash at stop", 1000)
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 1 || !slices.Contains(y.awaitEvent("gave up", 1).Names, fakeMount) {
-		t.Errorf("workers crash while they stop: got exit code %d and events %+v, want exit code 1 and the mount detached", code, y.events())
+		t.Errorf("workers crash while they stop: got exit code %d and events %+v, want exit code 1 and the mount detached",
+			code, y.events())
 	}
 }
 
@@ -345,7 +352,8 @@ func TestUpgrade(t *testing.T) {
 	exe := y.copyExe("better")
 	y.ask("upgrade " + exe)
 	second := y.awaitEvent("serving", 2)
-	if second.Version != "better" || second.Mounts != 2 || second.Start.UpgradeFailed != "" || !strings.Contains(second.Start.Reason, "upgrade to better") {
+	if second.Version != "better" || second.Mounts != 2 || second.Start.UpgradeFailed != "" ||
+		!strings.Contains(second.Start.Reason, "upgrade to better") {
 		t.Errorf("worker after the upgrade: got %+v, want version better and 2 mounts", second)
 	}
 	again := y.awaitEvent("supervisor", 2)
@@ -386,7 +394,8 @@ func TestUpgradeThatFailsIsTakenBack(t *testing.T) {
 				}
 			}
 			if n := len(y.of("crashed")); n != crashes || !strings.Contains(reason, name) {
-				t.Errorf("failed upgrade: got %d crashes and reason %q, want %d crashes and a reason with %q", n, reason, crashes, name)
+				t.Errorf("failed upgrade: got %d crashes and reason %q, want %d crashes and a reason with %q", n, reason,
+					crashes, name)
 			}
 			if n := len(y.of("supervisor")); n != 1 {
 				t.Errorf("supervisors that were started: got %d, want 1", n)
@@ -406,7 +415,8 @@ func TestLostSupervisorIsReplaced(t *testing.T) {
 		y.kill(y.awaitEvent("supervisor", n).PID, syscall.SIGKILL)
 		h := y.awaitEvent("serving", n+1)
 		next := y.awaitEvent("supervisor", n+1)
-		if h.Mounts != n+1 || h.Start.Supervisor != next.PID || h.Start.Count != n || !strings.Contains(h.Start.Reason, "supervisor") {
+		if h.Mounts != n+1 || h.Start.Supervisor != next.PID || h.Start.Count != n ||
+			!strings.Contains(h.Start.Reason, "supervisor") {
 			t.Errorf("worker after the supervisor was killed: got %+v", h)
 		}
 		y.kill(h.PID, 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// upgrade is an upgrade in progress. It lasts from the request until a worker of the new executable serves, or until the
-// upgrade is abandoned.
+// upgrade is an upgrade in progress. It lasts from the request until a worker of the new executable serves, or until
+// the upgrade is abandoned.
 type upgrade struct {
 	path     string   // path of the new executable
 	file     *os.File // the open executable, which stays usable if the path is replaced or removed
@@ -51,11 +51,13 @@ func (s *supervisor) orderStart() error {
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
-	// The daemon was told to stop while no worker served, so the new worker takes over only in order to unmount everything.
+	// The daemon was told to stop while no worker served, so the new worker takes over only in order to unmount
+	// everything.
 	if err == nil && s.exit.begun {
 		err = w.conn.SendKey(keeper.Stop, "1")
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and a later event reports this end
+	// EPIPE means that the worker has ended, and a later event reports this end
+	if err != nil && !errors.Is(err, unix.EPIPE) {
 		s.kill(w, err.Error())
 	}
 	return nil
@@ -113,9 +115,11 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 			return s.giveUp("worker died while it unmounted: " + s.reason), true
 		}
 	}
-	// Neither new workers nor pauses have helped. Detach the mounts, so that their users receive errors instead of waiting.
+	// Neither new workers nor pauses have helped. Detach the mounts, so that their users receive errors instead of
+	// waiting.
 	if s.failures.tooMany() {
-		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.shown(), s.reason)), true
+		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.shown(), s.reason)),
+			true
 	}
 	s.retry()
 	return 0, false
@@ -148,8 +152,8 @@ func (s *supervisor) retry() {
 
 // scheduleSpare schedules the start of a spare worker, if there are mounts that it could take over.
 func (s *supervisor) scheduleSpare() {
-	// During an upgrade, a worker of the new executable is already waiting. A worker that does not serve yet needs the resources
-	// of the machine itself, so no spare is started before it serves.
+	// During an upgrade, a worker of the new executable is already waiting. A worker that does not serve yet needs the
+	// resources of the machine itself, so no spare is started before it serves.
 	if s.Spare && s.next == nil && s.timers.spare == nil && !s.exit.begun && s.upgrade == nil && s.store.hasMounts() &&
 		s.worker != nil && !s.worker.readyAt.IsZero() {
 		s.timers.spare = time.After(spareTime)
@@ -163,7 +167,8 @@ func (s *supervisor) prepare() {
 	}
 	w, err := s.start(s.program.path, s.Executable)
 	if err != nil {
-		s.Log.Warn("start spare worker", zap.Error(err)) // scheduleSpare schedules another attempt when a spare is needed next
+		// scheduleSpare schedules another attempt when a spare is needed next
+		s.Log.Warn("start spare worker", zap.Error(err))
 		return
 	}
 	s.next = w
@@ -254,8 +259,8 @@ func (s *supervisor) sendFailure(why string) {
 	}
 }
 
-// failUpgrade counts a worker of the new executable that ended before it served. After upgradeTries such workers, the old
-// executable is used again at once.
+// failUpgrade counts a worker of the new executable that ended before it served. After upgradeTries such workers, the
+// old executable is used again at once.
 func (s *supervisor) failUpgrade() {
 	u := s.upgrade
 	if u == nil || !u.ordered {
@@ -281,8 +286,8 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	}
 	// Later workers are also started from the new executable.
 	s.program.path, s.program.file = u.exe(), u.file
-	// If replacing the supervisor fails, the workers nevertheless use the new executable, and only the supervisor still runs the
-	// old one.
+	// If replacing the supervisor fails, the workers nevertheless use the new executable, and only the supervisor still
+	// runs the old one.
 	if err := s.replace(u.file); err != nil {
 		s.Log.Warn("replace supervisor", zap.Error(err))
 	}

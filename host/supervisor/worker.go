@@ -23,8 +23,8 @@ type worker struct {
 	// process is nil if this supervisor does not know the process ID of the worker.
 	process *os.Process
 	conn    *keeper.Conn
-	// status is the exit status of the worker; nil if the status is unknown, because the worker still runs or is not a child of
-	// this process.
+	// status is the exit status of the worker; nil if the status is unknown, because the worker still runs or is not a
+	// child of this process.
 	status *os.ProcessState
 
 	version   string
@@ -43,14 +43,15 @@ type worker struct {
 	gone, exited bool
 }
 
-// workerEnvironment returns the environment without the variables that are meant only for the supervisor. With these variables, a
-// worker would behave like the process that the service manager started.
+// workerEnvironment returns the environment without the variables that are meant only for the supervisor. With these
+// variables, a worker would behave like the process that the service manager started.
 func workerEnvironment(all []string) []string {
 	var env []string
 	for _, e := range all {
 		name, _, _ := strings.Cut(e, "=")
 		switch name {
-		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", handoverVariable:
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE",
+			handoverVariable:
 		default:
 			env = append(env, e)
 		}

@@ -16,8 +16,10 @@ const provisionerImage = "cluster.test/csi-provisioner:1"
 // provisioned starts the controller of deploy/kubernetes, and creates two StorageClasses.
 func (w *world) provisioned(t *testing.T, remote, sessionRemote string) {
 	t.Helper()
-	check(t, w.Image(provisionerImage, map[string]string{"/csi-provisioner": filepath.Join(os.Getenv(cluster.Variable), "csi-provisioner")},
-		"/csi-provisioner"))
+	check(t,
+		w.Image(provisionerImage,
+			map[string]string{"/csi-provisioner": filepath.Join(os.Getenv(cluster.Variable), "csi-provisioner")},
+			"/csi-provisioner"))
 	yaml := objects(t, "controller.yaml", map[string]string{"artifactfs:latest": nodeImage,
 		"registry.k8s.io/sig-storage/csi-provisioner:v5.3.0": provisionerImage}, 2)
 	// No kube-proxy implements the address of the service that pods connect to.
@@ -53,7 +55,8 @@ func (w *world) claimed(t *testing.T, claim string) (volume string) {
 		out, err := w.Kubectl("get", "pvc", claim, "-o", "jsonpath={.status.phase} {.spec.volumeName}")
 		phase, name, _ := strings.Cut(out, " ")
 		if volume = name; err == nil && phase != "Bound" {
-			events, _ := w.Kubectl("get", "events", "--field-selector", "involvedObject.name="+claim, "-o", "jsonpath={.items[*].message}")
+			events, _ := w.Kubectl("get", "events", "--field-selector", "involvedObject.name="+claim, "-o",
+				"jsonpath={.items[*].message}")
 			err = fmt.Errorf("its phase is %q; events: %s", phase, events)
 		}
 		return err
@@ -61,8 +64,8 @@ func (w *world) claimed(t *testing.T, claim string) (volume string) {
 	return volume
 }
 
-// TestStorageClass is the life of claims: pods with a claim continue each other's work, and a claim that is deleted and created again
-// continues the session, whatever the reclaim policy is.
+// TestStorageClass is the life of claims: pods with a claim continue each other's work, and a claim that is deleted and
+// created again continues the session, whatever the reclaim policy is.
 func TestStorageClass(t *testing.T) {
 	w := start(t)
 	base, sessions, dir := repositories(t)
@@ -119,7 +122,8 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: %s, resources: {requests:
 		t.Errorf("event of a claim with ReadWriteMany: %q", text)
 	}
 	if !t.Failed() {
-		summary.add(t, tableFeatures, "StorageClass (external-provisioner): pods continue each other's work; a claim that was deleted (Delete, "+
-			"Retain) and created again continues the session; ReadWriteMany: %s", text)
+		summary.add(t, tableFeatures,
+			"StorageClass (external-provisioner): pods continue each other's work; a claim that was deleted (Delete, "+
+				"Retain) and created again continues the session; ReadWriteMany: %s", text)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// keepAndDaemonKilled kills the only two processes that have the devices of the mounts. The mounts are lost. It then tests that the pods
-// can be deleted, and that new pods of the same names have all that was written.
+// keepAndDaemonKilled kills the only two processes that have the devices of the mounts. The mounts are lost. It then
+// tests that the pods can be deleted, and that new pods of the same names have all that was written.
 func (w *world) keepAndDaemonKilled(t *testing.T, table string, pods []string) {
 	t.Helper()
 	// The containers have been restarted, so the kubelet would wait before it restarts them again.
@@ -43,7 +43,8 @@ func (w *world) keepAndDaemonKilled(t *testing.T, table string, pods []string) {
 	if m.failures == 0 {
 		t.Error("keep and daemon killed together: no operation failed; the test does not kill what has the mounts")
 	}
-	summary.add(t, table, "%-36s %s; %.1f s until all parts run again; load %s", "keep and daemon killed together", m, recovered.Seconds(), load())
+	summary.add(t, table, "%-36s %s; %.1f s until all parts run again; load %s", "keep and daemon killed together", m,
+		recovered.Seconds(), load())
 
 	// A container that is started again in the same pod gets the volume when the kubelet has published it again.
 	begin = time.Now()
@@ -62,13 +63,15 @@ func (w *world) keepAndDaemonKilled(t *testing.T, table string, pods []string) {
 		}
 		return nil
 	}))
-	summary.add(t, table, "%-36s the kubelet publishes the volume again after %.0f s; a container works %.1f s after its restart",
+	summary.add(t, table,
+		"%-36s the kubelet publishes the volume again after %.0f s; a container works %.1f s after its restart",
 		"  the same pods after it", published.Seconds(), time.Since(restarted).Seconds())
 
 	begin = time.Now()
 	w.remove(t, "app=crowd")
 	check(t, w.Wait(t.Context(), "all volumes are gone", w.volumesLeft))
-	summary.add(t, table, "%-36s %d pods are gone %.1f s after their deletion; load %s", "  deletion", len(pods), time.Since(begin).Seconds(), load())
+	summary.add(t, table, "%-36s %d pods are gone %.1f s after their deletion; load %s", "  deletion", len(pods),
+		time.Since(begin).Seconds(), load())
 }
 
 // mountWorks returns an error if the volume of a pod, on the node, cannot be read.
@@ -77,14 +80,16 @@ func (w *world) mountWorks(pod string) error {
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command("ls", cluster.KubeletRoot+"/pods/"+uid+"/volumes/kubernetes.io~csi/work/mount/meter").CombinedOutput()
+	out, err := exec.Command("ls", cluster.KubeletRoot+"/pods/"+uid+
+		"/volumes/kubernetes.io~csi/work/mount/meter").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
 	}
 	return err
 }
 
-// resumed tests that pods have the files that earlier pods of the same names have written, and returns the number of files.
+// resumed tests that pods have the files that earlier pods of the same names have written, and returns the number of
+// files.
 func (w *world) resumed(t *testing.T, pods []string, want map[string]map[string]string) (files int) {
 	t.Helper()
 	for _, name := range pods {
@@ -111,7 +116,8 @@ func (w *world) resume(t *testing.T, pods []string, base, sessions string) {
 	t.Helper()
 	var all strings.Builder
 	for _, name := range pods {
-		all.WriteString(pod{name: name, command: "sleep 1000000", attributes: map[string]string{"remote": base, "sessionRemote": sessions}}.yaml())
+		all.WriteString(pod{name: name, command: "sleep 1000000",
+			attributes: map[string]string{"remote": base, "sessionRemote": sessions}}.yaml())
 	}
 	check(t, w.Apply(all.String()))
 	check(t, w.WaitReady(t.Context(), "default", "app=crowd", len(pods)))
@@ -133,7 +139,9 @@ func (w *world) drained(t *testing.T, pods []string, base, sessions *gittest.Ser
 	want := allWritten(t, pods)
 	w.resume(t, pods, baseURL, sessionsURL)
 	files := w.resumed(t, pods, want)
-	summary.add(t, table, "%d new pods of the same names resume: all %d files that were written before keep and daemon were killed", len(pods), files)
+	summary.add(t, table,
+		"%d new pods of the same names resume: all %d files that were written before keep and daemon were killed",
+		len(pods), files)
 	w.remove(t, "app=crowd")
 
 	for _, down := range []bool{false, true} {
@@ -144,7 +152,8 @@ func (w *world) drained(t *testing.T, pods []string, base, sessions *gittest.Ser
 		begin := time.Now()
 		drain := make(chan error, 1)
 		go func() {
-			_, err := w.Kubectl("drain", cluster.Node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=170s")
+			_, err := w.Kubectl("drain", cluster.Node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+				"--timeout=170s")
 			drain <- err
 		}()
 		note := "session remote up"
@@ -174,8 +183,8 @@ func (w *world) drained(t *testing.T, pods []string, base, sessions *gittest.Ser
 	}
 }
 
-// unpublishError waits until the driver has logged why it does not unmount a volume, and returns the reason. Kubernetes reports it nowhere
-// else.
+// unpublishError waits until the driver has logged why it does not unmount a volume, and returns the reason. Kubernetes
+// reports it nowhere else.
 func (w *world) unpublishError(t *testing.T) (reason string) {
 	t.Helper()
 	check(t, w.Wait(t.Context(), "the driver has logged an error of NodeUnpublishVolume", func() error {
@@ -195,12 +204,13 @@ func (w *world) unpublishError(t *testing.T) (reason string) {
 	return reason
 }
 
-// checkpoints tests that the newest checkpoint of each pod's session, on the session remote, has the files that the meter has written. It
-// returns their number.
+// checkpoints tests that the newest checkpoint of each pod's session, on the session remote, has the files that the
+// meter has written. It returns their number.
 func checkpoints(t *testing.T, repo string, pods []string) (files int) {
 	t.Helper()
 	for _, name := range pods {
-		refs := strings.Fields(gittest.Must(t, repo, "for-each-ref", "--sort=refname", "--format=%(refname)", "refs/afs/j/default-"+name+"-work/"))
+		refs := strings.Fields(gittest.Must(t, repo, "for-each-ref", "--sort=refname", "--format=%(refname)",
+			"refs/afs/j/default-"+name+"-work/"))
 		if len(refs) == 0 {
 			t.Errorf("pod %s: no checkpoint of its session is on the session remote", name)
 			continue

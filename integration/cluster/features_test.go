@@ -45,17 +45,21 @@ func TestNonRoot(t *testing.T) {
 	w := start(t)
 	base, sessions, _ := repositories(t)
 	w.single(t, pod{name: "plain", image: nodeImage,
-		spec:       "  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n",
-		container:  "    securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n",
-		attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "uid": "1000"}})
+		spec:      "  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n",
+		container: "    securityContext: {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n",
+		attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"),
+			"uid": "1000"}})
 	w.expect(t, "plain",
 		[2]string{"id -u; id -G; stat -c '%u %g %a' /work /work/dir00", "1000\n1000 2000\n1000 2000 775\n1000 2000 775"},
-		[2]string{"touch /file 2>&1; echo text >/work/dir00/new && stat -c '%u %g' /work/dir00/new", "touch: /file: Read-only file system\n1000 1000"},
+		[2]string{"touch /file 2>&1; echo text >/work/dir00/new && stat -c '%u %g' /work/dir00/new",
+			"touch: /file: Read-only file system\n1000 1000"},
 		[2]string{"cd /work && export HOME=/work && git status --porcelain", "?? dir00/new"},
 		[2]string{"cd /work && git add . && git -c user.name=n -c user.email=n@example.org commit -qm new && git log --format=%s -1", "new"},
-		[2]string{"cd /work && git status --porcelain && git show --stat --format= | tail -1", "1 file changed, 1 insertion(+)"})
+		[2]string{"cd /work && git status --porcelain && git show --stat --format= | tail -1",
+			"1 file changed, 1 insertion(+)"})
 	if !t.Failed() {
-		summary.add(t, tableFeatures, "user 1000, fsGroup 2000, readOnlyRootFilesystem, no capabilities: reads, writes, git status and commit work")
+		summary.add(t, tableFeatures,
+			"user 1000, fsGroup 2000, readOnlyRootFilesystem, no capabilities: reads, writes, git status and commit work")
 	}
 }
 
@@ -81,7 +85,8 @@ func TestSubPathAndRestart(t *testing.T) {
 	check(t, unix.Kill(worker, unix.SIGKILL))
 	w.expect(t, "part", [2]string{"cat /work/new; ls /work | wc -l", "x\n51"})
 	if !t.Failed() {
-		summary.add(t, tableFeatures, "subPath: the directory is visible, also after a restart of the container and after a takeover")
+		summary.add(t, tableFeatures,
+			"subPath: the directory is visible, also after a restart of the container and after a takeover")
 	}
 }
 
@@ -129,11 +134,13 @@ func TestPersistentVolume(t *testing.T) {
 	})
 	check(t, w.Wait(t.Context(), "all volumes are gone", w.volumesLeft))
 	ref := "refs/afs/j/app-session/main/000001"
-	if got, err := gittest.Git(t.Context(), filepath.Join(dir, "sessions/app.git"), "show", ref+":shared"); err != nil || got != "text\nmore" {
+	if got, err := gittest.Git(t.Context(), filepath.Join(dir, "sessions/app.git"), "show", ref+":shared"); err != nil ||
+		got != "text\nmore" {
 		t.Errorf("file in the checkpoint %s: got %q (%v)", ref, got, err)
 	}
 	if !t.Failed() {
-		summary.add(t, tableFeatures, "persistent volume, two pods at once: each sees the writes of the other; the session is pushed after the second has ended")
+		summary.add(t, tableFeatures,
+			"persistent volume, two pods at once: each sees the writes of the other; the session is pushed after the second has ended")
 	}
 }
 
@@ -148,20 +155,25 @@ func (w *world) stats(t *testing.T, name string) {
 	check(t, err)
 	defer conn.Close()
 	node := csi.NewNodeClient(conn)
-	stats, err := node.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "app-session", VolumePath: path})
+	stats, err := node.NodeGetVolumeStats(t.Context(),
+		&csi.NodeGetVolumeStatsRequest{VolumeId: "app-session", VolumePath: path})
 	check(t, err)
-	health, err := node.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "app-session", VolumePublishPath: path})
+	health, err := node.NodeGetVolumeHealth(t.Context(),
+		&csi.NodeGetVolumeHealthRequest{VolumeId: "app-session", VolumePublishPath: path})
 	check(t, err)
-	if len(stats.Usage) != 2 || stats.Usage[0].Used < 10 || stats.Usage[1].Used < 1000 || len(health.VolumeHealth.HealthStatuses) > 0 {
+	if len(stats.Usage) != 2 || stats.Usage[0].Used < 10 || stats.Usage[1].Used < 1000 ||
+		len(health.VolumeHealth.HealthStatuses) > 0 {
 		t.Errorf("statistics and health of the volume: got %v and %v", stats, health)
 		return
 	}
 	bytes, inodes := stats.Usage[0], stats.Usage[1]
-	summary.add(t, tableFeatures, "volume statistics: %d bytes of changes on a disk of %d bytes, %d files; no problem of health",
+	summary.add(t, tableFeatures,
+		"volume statistics: %d bytes of changes on a disk of %d bytes, %d files; no problem of health",
 		bytes.Used, bytes.Total, inodes.Used)
 }
 
-// TestEvents tests the texts that users see if a volume cannot be mounted, and that the pod starts when the cause is gone.
+// TestEvents tests the texts that users see if a volume cannot be mounted, and that the pod starts when the cause is
+// gone.
 func TestEvents(t *testing.T) {
 	w := start(t)
 	base, _, _ := repositories(t)
@@ -178,8 +190,10 @@ func TestEvents(t *testing.T) {
 	}{
 		{pod{name: "wrongtoken", secret: "git-token", attributes: map[string]string{"remote": url}}, "check the keys token"},
 		{pod{name: "notoken", attributes: map[string]string{"remote": url}}, "Unauthenticated"},
-		{pod{name: "unknownattribute", attributes: map[string]string{"remote": url, "depth": "1"}}, `unknown attribute \"depth\"`},
-		{pod{name: "unknownrepository", secret: "good-token", attributes: map[string]string{"remote": base.URL("none.git")}}, "NotFound"},
+		{pod{name: "unknownattribute", attributes: map[string]string{"remote": url, "depth": "1"}},
+			`unknown attribute \"depth\"`},
+		{pod{name: "unknownrepository", secret: "good-token", attributes: map[string]string{"remote": base.URL("none.git")}},
+			"NotFound"},
 		{pod{name: "unknownref", secret: "good-token", attributes: map[string]string{"remote": url, "ref": "none"}}, "none"},
 		{pod{name: "nohost", attributes: map[string]string{"remote": "http://10.88.0.1:1/app.git"}}, "Unavailable"},
 	} {
@@ -206,7 +220,8 @@ func TestEvents(t *testing.T) {
 	check(t, secret(token))
 	check(t, w.WaitReady(t.Context(), "default", "app=wrongtoken", 1))
 	w.expect(t, "wrongtoken", [2]string{"ls /work/dir01 | wc -l", "50"})
-	for _, name := range []string{"wrongtoken", "notoken", "unknownattribute", "unknownrepository", "unknownref", "nohost"} {
+	for _, name := range []string{"wrongtoken", "notoken", "unknownattribute", "unknownrepository",
+		"unknownref", "nohost"} {
 		w.remove(t, "app="+name)
 	}
 	check(t, w.Wait(t.Context(), "all volumes are gone", w.volumesLeft))

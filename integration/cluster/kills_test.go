@@ -34,7 +34,8 @@ func (w *world) meters(t *testing.T, prefix, base, sessions string, count int) (
 	t.Helper()
 	var all strings.Builder
 	for i := range count {
-		p := pod{name: fmt.Sprintf("%s-%02d", prefix, i), attributes: map[string]string{"remote": base, "sessionRemote": sessions}}
+		p := pod{name: fmt.Sprintf("%s-%02d", prefix, i),
+			attributes: map[string]string{"remote": base, "sessionRemote": sessions}}
 		p.command = "exec meter -dir /work -log /meter/" + p.name + ".log"
 		all.WriteString(strings.Replace(p.yaml(), "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: 20", 1))
 		names = append(names, p.name)
@@ -82,7 +83,8 @@ func (w *world) daemonPIDs() (worker, supervisor int, err error) {
 	}
 	// The daemon reports the numbers of its own PID namespace. The tests kill these processes.
 	for _, pid := range []int{s.Daemon.PID, s.Daemon.Supervisor} {
-		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || strings.TrimSpace(string(name)) != "artifactfs" {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil ||
+			strings.TrimSpace(string(name)) != "artifactfs" {
 			return 0, 0, fmt.Errorf("process %d of the daemon has the name %q (%v)", pid, name, err)
 		}
 	}
@@ -219,7 +221,8 @@ func TestDisturbances(t *testing.T) {
 	begun := time.Now()
 	pods := w.meters(t, "crowd", base.URL("app.git"), sessions.URL("app.git"), crowd)
 	table := fmt.Sprintf("%d pods with a volume each (4 operations a second in each pod)", crowd)
-	summary.add(t, table, "%-36s %.1f s from creation until all of them work, load %s", "start", time.Since(begun).Seconds(), load())
+	summary.add(t, table, "%-36s %.1f s from creation until all of them work, load %s", "start",
+		time.Since(begun).Seconds(), load())
 	t.Cleanup(func() { w.remove(t, "app=crowd") })
 	for _, d := range w.disturbances() {
 		t.Run(d.name, func(t *testing.T) { w.disturb(t, table, d, pods) })

@@ -1,4 +1,5 @@
-// Package cluster tests deploy/kubernetes in a Kubernetes cluster of one node (make cluster-test). All tests use the same cluster.
+// Package cluster tests deploy/kubernetes in a Kubernetes cluster of one node (make cluster-test). All tests use the
+// same cluster.
 package cluster
 
 import (

@@ -23,7 +23,8 @@ func TestPod(t *testing.T) {
 		{"ls /work/dir00 | wc -l", "5"},
 		{"echo new >/work/new && cat /work/new", "new"},
 		{"cd /work && git status --porcelain", "?? new"},
-		{"cd /work && git add new && git -c user.name=n -c user.email=n@example.org commit -qm new && git log --format=%s", "new\nfiles with hashes as names"},
+		{"cd /work && git add new && git -c user.name=n -c user.email=n@example.org commit -qm new && git log --format=%s",
+			"new\nfiles with hashes as names"},
 	} {
 		got, err := w.exec("first", c.command)
 		if err != nil || got != c.want {

@@ -35,7 +35,8 @@ const (
 
 // bounded returns a change that runs the daemon with some capabilities only.
 func bounded(name, capabilities, want string) change {
-	return change{name: name, old: command, new: "exec " + setpriv + " --bounding-set=-all" + capabilities + " --inh-caps=-all" + capabilities +
+	return change{name: name, old: command, new: "exec " + setpriv + " --bounding-set=-all" + capabilities +
+		" --inh-caps=-all" + capabilities +
 		strings.TrimPrefix(command, "exec"), want: want}
 }
 
@@ -49,12 +50,15 @@ var changes = []change{
 	bounded("capabilities of the daemon but these and DAC_OVERRIDE, CHOWN, FOWNER, SYS_PTRACE",
 		",+sys_admin,+setuid,+setgid,+dac_override,+chown,+fowner,+sys_ptrace", "."),
 	{name: "hostPID", old: "hostPID: true", new: "hostPID: false", want: "^works$"},
-	{name: "hostPath /var/lib/artifactfs", old: hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate"), new: empty("state"),
+	{name: "hostPath /var/lib/artifactfs", old: hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate"),
+		new:  empty("state"),
 		want: "after an update"},
-	{name: "hostPath /run/artifactfs of artifactfs-node", old: "      volumes:\n" + hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") +
-		hostPath("run", "/run/artifactfs", "DirectoryOrCreate"), new: "      volumes:\n" +
-		hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") + empty("run"), want: "."},
-	{name: "hostPath /var/lib/kubelet", old: hostPath("kubelet", "/var/lib/kubelet", "Directory"), new: empty("kubelet"), want: "."},
+	{name: "hostPath /run/artifactfs of artifactfs-node",
+		old: "      volumes:\n" + hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") +
+			hostPath("run", "/run/artifactfs", "DirectoryOrCreate"), new: "      volumes:\n" +
+			hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") + empty("run"), want: "."},
+	{name: "hostPath /var/lib/kubelet", old: hostPath("kubelet", "/var/lib/kubelet", "Directory"),
+		new: empty("kubelet"), want: "."},
 	{name: "hostPath /var/lib/kubelet/plugins/csi.artifactfs", new: empty("plugin"),
 		old: hostPath("plugin", "/var/lib/kubelet/plugins/csi.artifactfs", "DirectoryOrCreate"), want: "."},
 	{name: "hostPath /var/lib/kubelet/plugins_registry", new: empty("registration"),
@@ -82,7 +86,8 @@ func TestPrivileges(t *testing.T) {
 			}
 			result := w.with(t, yaml, filepath.Join(dir, "sessions/app.git"), pod{name: "probe", image: nodeImage,
 				spec: "  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n", command: "sleep 1000000",
-				attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "uid": "1000"}})
+				attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"),
+					"uid": "1000"}})
 			summary.add(t, "without ... (privileges)", "%-80s %s", c.name, result)
 			if !regexp.MustCompile(c.want).MatchString(result) {
 				t.Errorf("without %s: got %q, want %q", c.name, result, c.want)
@@ -91,8 +96,8 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// with applies a deployment, uses a pod in every way, and returns "works" or what failed first. The parameter repo is the path of the session
-// remote, from which with removes all sessions.
+// with applies a deployment, uses a pod in every way, and returns "works" or what failed first. The parameter repo is
+// the path of the session remote, from which with removes all sessions.
 func (w *world) with(t *testing.T, yaml, repo string, p pod) (result string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "daemonset", "-n", namespace, "--all")
@@ -113,7 +118,8 @@ func (w *world) with(t *testing.T, yaml, repo string, p pod) (result string) {
 			check(t, err)
 		}
 		ref := "refs/afs/j/default-" + p.name + "-work/main/000001"
-		if text, err := gittest.Git(context.Background(), repo, "show", ref+":new"); result == "works" && (err != nil || text != "text") {
+		if text, err := gittest.Git(context.Background(), repo, "show", ref+":new"); result == "works" &&
+			(err != nil || text != "text") {
 			result = fmt.Sprintf("session is not pushed: file in %s: %q (%v)", ref, text, err)
 		}
 		for _, ref := range strings.Fields(gittest.Must(t, repo, "for-each-ref", "--format=%(refname)", "refs/afs")) {
@@ -134,7 +140,8 @@ func (w *world) with(t *testing.T, yaml, repo string, p pod) (result string) {
 		{"search", w.shell(p.name, "grep -rl 'no such text' /work/dir* | wc -l", "0")},
 		{"after a kill of the daemon", func() error {
 			err := w.killContainer("artifactfs-node", "daemon")
-			if err == nil { // the kernel may have a file in its cache, which can be read after the end of the mount, so write first
+			// the kernel may have a file in its cache, which can be read after the end of the mount, so write first
+			if err == nil {
 				err = w.shell(p.name, "echo text >/work/new && cat /work/new", "text")()
 			}
 			return err
@@ -201,7 +208,8 @@ func (w *world) gone(pod string) error {
 
 // event returns the newest warning about a pod, or the state of the containers of the deployment that do not run.
 func (w *world) event(pod string) string {
-	text, _ := w.Kubectl("get", "events", "--field-selector", "type=Warning,involvedObject.name="+pod, "-o", `jsonpath={.items[-1:].message}`)
+	text, _ := w.Kubectl("get", "events", "--field-selector", "type=Warning,involvedObject.name="+pod, "-o",
+		`jsonpath={.items[-1:].message}`)
 	logs, _ := w.Kubectl("get", "pods", "-n", namespace, "-o",
 		`jsonpath={range .items[*].status.containerStatuses[?(@.ready==false)]}{.name} does not run ({.state.waiting.reason}) {end}`)
 	return strings.TrimSpace(logs + text)

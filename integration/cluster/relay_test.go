@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestRelay starts the relay of deploy/kubernetes. Volumes with the attribute via read through it, and continue without it.
+// TestRelay starts the relay of deploy/kubernetes. Volumes with the attribute via read through it, and continue without
+// it.
 func TestRelay(t *testing.T) {
 	w := start(t)
 	base, _, _ := repositories(t)
@@ -30,7 +31,8 @@ func TestRelay(t *testing.T) {
 	})
 	check(t, w.WaitReady(t.Context(), namespace, "app=artifactfs-relay", 1))
 	// There is no kube-proxy and no DNS, so the address of the service cannot be used.
-	address, err := w.Kubectl("get", "pod", "-n", namespace, "-l", "app=artifactfs-relay", "-o", "jsonpath={.items[0].status.podIP}")
+	address, err := w.Kubectl("get", "pod", "-n", namespace, "-l", "app=artifactfs-relay", "-o",
+		"jsonpath={.items[0].status.podIP}")
 	check(t, err)
 	relay := "http://" + address + ":9428"
 	p := pod{name: "via", attributes: map[string]string{"remote": base.URL("app.git"), "via": relay, "prefetch": "none"}}
@@ -45,8 +47,9 @@ func TestRelay(t *testing.T) {
 	remove()
 	w.expect(t, p.name, [2]string{"cat /work/dir02/* | sha256sum | wc -l", "1"})
 	if !t.Failed() {
-		summary.add(t, tableFeatures, "relay of deploy/kubernetes: a volume with the attribute via gets its contents from the relay (%.0f bytes), "+
-			"and without the relay from the git server", sent)
+		summary.add(t, tableFeatures,
+			"relay of deploy/kubernetes: a volume with the attribute via gets its contents from the relay (%.0f bytes), "+
+				"and without the relay from the git server", sent)
 	}
 }
 

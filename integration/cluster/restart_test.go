@@ -15,14 +15,15 @@ const (
 	few          = 10 // number of pods of these tests
 )
 
-// workers starts a few pods in which git works, writes a file in each, and returns their names. The sessions are pushed only when a pod
-// is deleted.
+// workers starts a few pods in which git works, writes a file in each, and returns their names. The sessions are pushed
+// only when a pod is deleted.
 func (w *world) workers(t *testing.T, prefix string, base, sessions *gittest.Server) (names []string) {
 	t.Helper()
 	var all strings.Builder
 	for i := range few {
-		p := pod{name: fmt.Sprintf("%s-%d", prefix, i), image: nodeImage, command: "sleep 1000000", attributes: map[string]string{
-			"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "sessionPolicy": "interval=1h"}}
+		p := pod{name: fmt.Sprintf("%s-%d", prefix, i), image: nodeImage, command: "sleep 1000000",
+			attributes: map[string]string{
+				"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "sessionPolicy": "interval=1h"}}
 		all.WriteString(p.yaml())
 		names = append(names, p.name)
 	}
@@ -30,7 +31,9 @@ func (w *world) workers(t *testing.T, prefix string, base, sessions *gittest.Ser
 	t.Cleanup(func() { w.remove(t, "app="+prefix) })
 	check(t, w.WaitReady(t.Context(), "default", "app="+prefix, few))
 	for _, name := range names {
-		w.expect(t, name, [2]string{"cd /work && echo " + name + " >new && mv dir00 moved && git add new && sync new && git status --porcelain new", "A  new"})
+		w.expect(t, name,
+			[2]string{"cd /work && echo " + name +
+				" >new && mv dir00 moved && git add new && sync new && git status --porcelain new", "A  new"})
 	}
 	return names
 }
@@ -39,8 +42,9 @@ func (w *world) workers(t *testing.T, prefix string, base, sessions *gittest.Ser
 func (w *world) worked(t *testing.T, names []string) {
 	t.Helper()
 	for _, name := range names {
-		w.expect(t, name, [2]string{"cd /work && cat new && ls moved | wc -l && git status --porcelain new && cat moved/* | wc -c | grep -c .",
-			name + "\n50\nA  new\n1"})
+		w.expect(t, name,
+			[2]string{"cd /work && cat new && ls moved | wc -l && git status --porcelain new && cat moved/* | wc -c | grep -c .",
+				name + "\n50\nA  new\n1"})
 	}
 }
 
@@ -63,7 +67,8 @@ func TestNodeRestart(t *testing.T) {
 	w.deployed(t)
 	w.worked(t, names)
 	if !t.Failed() {
-		summary.add(t, tableRestart, "restart of the node: %d pods run again after %.0f s, with all their work; load %s", few, took.Seconds(), load())
+		summary.add(t, tableRestart, "restart of the node: %d pods run again after %.0f s, with all their work; load %s", few,
+			took.Seconds(), load())
 	}
 }
 
@@ -110,7 +115,8 @@ func TestUninstallWhilePodsRun(t *testing.T) {
 		t.Error(errors.New("pods whose volumes no driver could unmount are gone"))
 	}
 	if !t.Failed() {
-		summary.add(t, tableRestart, "uninstalled while pods run: %d of %d deleted pods stay in Terminating; gone %.0f s after the next "+
-			"installation; new pods have all their work; load %s", stay, few, took.Seconds(), load())
+		summary.add(t, tableRestart,
+			"uninstalled while pods run: %d of %d deleted pods stay in Terminating; gone %.0f s after the next "+
+				"installation; new pods have all their work; load %s", stay, few, took.Seconds(), load())
 	}
 }

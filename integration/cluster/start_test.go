@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// repositoriesVariable names the environment variable with the bare repositories whose pods TestPodStart starts, separated by spaces.
+// repositoriesVariable names the environment variable with the bare repositories whose pods TestPodStart starts,
+// separated by spaces.
 const repositoriesVariable = "AFS_CLUSTER_REPOSITORIES"
 
 const (
@@ -23,7 +24,8 @@ const (
 	startLimit = 15 * time.Minute
 )
 
-// TestPodStart measures the time from the creation of a pod until its main container has read a file, with a volume and with a clone.
+// TestPodStart measures the time from the creation of a pod until its main container has read a file, with a volume and
+// with a clone.
 func TestPodStart(t *testing.T) {
 	w := start(t)
 	repos := strings.Fields(os.Getenv(repositoriesVariable))
@@ -32,7 +34,8 @@ func TestPodStart(t *testing.T) {
 		summary.add(t, "pod start", "%s", text)
 		t.Skip(text)
 	}
-	table := fmt.Sprintf("pod start: from creation to the first read in the main container (round trip %v, median of %d)", startRTT, startRuns)
+	table := fmt.Sprintf("pod start: from creation to the first read in the main container (round trip %v, median of %d)",
+		startRTT, startRuns)
 	for _, repo := range repos {
 		dir := t.TempDir()
 		check(t, os.Symlink(repo, filepath.Join(dir, "app.git")))

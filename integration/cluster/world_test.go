@@ -95,7 +95,8 @@ func (w *world) deployed(t *testing.T) {
 // gitFiles returns the files that git and setpriv need in an image.
 func gitFiles() (map[string]string, error) {
 	files := map[string]string{"/usr/bin/git": "/usr/bin/git", setpriv: setpriv}
-	for _, pattern := range []string{"git-remote-http", "git-remote-https", "git-sh-setup", "git-submodule", "git-mergetool--lib"} {
+	for _, pattern := range []string{"git-remote-http", "git-remote-https", "git-sh-setup", "git-submodule",
+		"git-mergetool--lib"} {
 		found, _ := filepath.Glob(filepath.Join("/usr/lib/git-core", pattern))
 		for _, path := range found {
 			files[path] = path
@@ -123,8 +124,8 @@ func deployment(t *testing.T) string {
 	return objects(t, "artifactfs.yaml", map[string]string{"artifactfs:latest": nodeImage}, 4)
 }
 
-// objects returns a file of deploy/kubernetes with the images of the test, a map from the images in the file. The file must have count
-// containers.
+// objects returns a file of deploy/kubernetes with the images of the test, a map from the images in the file. The file
+// must have count containers.
 func objects(t *testing.T, file string, images map[string]string, count int) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../deploy/kubernetes", file))
@@ -149,7 +150,8 @@ func objects(t *testing.T, file string, images map[string]string, count int) str
 
 // afs runs artifactfs on the node, for the daemon of the deployment.
 func (w *world) afs(args ...string) (string, error) {
-	out, err := exec.Command(filepath.Join(w.programs, "artifactfs"), append([]string{"--state", stateDir}, args...)...).CombinedOutput()
+	out, err := exec.Command(filepath.Join(w.programs, "artifactfs"),
+		append([]string{"--state", stateDir}, args...)...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("artifactfs %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -248,7 +250,8 @@ func (w *world) remove(t *testing.T, selector string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "pod", "-l", selector, "--wait=false")
 	check(t, err)
-	check(t, w.WaitGone(context.Background(), "default", selector)) // the context of the test has ended when its cleanups run
+	// the context of the test has ended when its cleanups run
+	check(t, w.WaitGone(context.Background(), "default", selector))
 }
 
 // volumesLeft returns an error if there is a mount of a volume, or the kubelet has a directory of one.

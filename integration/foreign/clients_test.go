@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 )
 
-// checked returns a server behind a proxy that compares requests and answers, except those of git, with the OpenAPI document. The
-// first request for a list of webhooks gets status 503, so the client must repeat it.
+// checked returns a server behind a proxy that compares requests and answers, except those of git, with the OpenAPI
+// document. The first request for a list of webhooks gets status 503, so the client must repeat it.
 func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	t.Helper()
 	target, err := url.Parse(h.url)
@@ -46,8 +46,8 @@ func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	return &home{url: s.URL, admin: h.admin}, checker
 }
 
-// unproved are operations that cannot succeed in this test: imports need another server with https, and retries need a failed
-// delivery.
+// unproved are operations that cannot succeed in this test: imports need another server with https, and retries need a
+// failed delivery.
 var unproved = []string{
 	"artifacts_repos_import", "artifactfs_import_get", "artifactfs_import_refresh",
 	"artifactfs_account_webhooks_dead_retry", "artifactfs_namespace_webhooks_dead_retry",
@@ -138,7 +138,8 @@ func TestTypeScript(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "types.ts"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := output(t, dir, os.Environ(), node, compiler, "--noEmit", "--strict", "--target", "es2022", "--module", "esnext",
+	out, err := output(t, dir, os.Environ(), node, compiler, "--noEmit", "--strict", "--target", "es2022",
+		"--module", "esnext",
 		"--moduleResolution", "bundler", "--lib", "es2022,dom,dom.iterable", "types.ts")
 	if err != nil {
 		t.Errorf("tsc: %v\n%s", err, out)
@@ -165,7 +166,8 @@ func TestDocumentForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	validator := filepath.Join(modules, "@seriousme/openapi-schema-validator/bin/validate-api-cli.js")
-	if out, err := output(t, "", os.Environ(), node, validator, document); err != nil || !strings.Contains(out, `"valid": true`) {
+	if out, err := output(t, "", os.Environ(), node, validator, document); err != nil ||
+		!strings.Contains(out, `"valid": true`) {
 		t.Errorf("openapi-schema-validator: %v\n%s", err, out)
 	}
 	generator := filepath.Join(modules, "openapi-typescript/bin/cli.js")

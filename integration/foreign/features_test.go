@@ -106,7 +106,8 @@ func (r *repository) same(what, got, want string) {
 
 // A clone of an empty repository has the default branch of the repository.
 func empty(r *repository) {
-	c, err := r.home.client.CreateRepo(r.Context(), "foreign", client.CreateRepo{Name: r.made.Name + "-trunk", DefaultBranch: "trunk"})
+	c, err := r.home.client.CreateRepo(r.Context(), "foreign",
+		client.CreateRepo{Name: r.made.Name + "-trunk", DefaultBranch: "trunk"})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -165,9 +166,11 @@ func atomicPush(r *repository) {
 	if err == nil {
 		r.Errorf("atomic push of a ref that is not a fast-forward succeeded: %s", out)
 	}
-	token := r.home.token(r.T, client.CreateToken{Repo: r.made.Name, Refs: []client.RefRule{{Glob: "refs/heads/allowed/**"}}})
+	token := r.home.token(r.T, client.CreateToken{Repo: r.made.Name,
+		Refs: []client.RefRule{{Glob: "refs/heads/allowed/**"}}})
 	url := strings.Replace(r.made.Remote, "://", "://x:"+secret(token.Plaintext)+"@", 1)
-	if out, err := r.try("seed", "push", "--atomic", url, "new:allowed/a", "new:denied"); err == nil || !strings.Contains(out, "denied") {
+	if out, err := r.try("seed", "push", "--atomic", url, "new:allowed/a", "new:denied"); err == nil ||
+		!strings.Contains(out, "denied") {
 		r.Errorf("atomic push of a ref that the token may not change: %v: %s", err, out)
 	}
 	r.same("refs after refused atomic pushes", r.must("seed", "ls-remote", "origin"), before)
@@ -214,7 +217,8 @@ func largePush(r *repository) {
 		// The contents hardly compress, and are the same in each run.
 		var b strings.Builder
 		for n := range 20000 {
-			fmt.Fprintf(&b, "%s\n", base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d %x", i, uint64(n+i)*0x9e3779b97f4a7c15)))
+			fmt.Fprintf(&b, "%s\n",
+				base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d %x", i, uint64(n+i)*0x9e3779b97f4a7c15)))
 		}
 		r.commit("seed", fmt.Sprint("large", i), b.String())
 	}
@@ -225,7 +229,8 @@ func largePush(r *repository) {
 }
 
 func readOnly(r *repository) {
-	c, err := r.home.client.CreateRepo(r.Context(), "foreign", client.CreateRepo{Name: r.made.Name + "-frozen", ReadOnly: true})
+	c, err := r.home.client.CreateRepo(r.Context(), "foreign",
+		client.CreateRepo{Name: r.made.Name + "-frozen", ReadOnly: true})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -239,7 +244,8 @@ func readOnly(r *repository) {
 }
 
 func sha256Repository(r *repository) {
-	c, err := r.home.client.CreateRepo(r.Context(), "foreign", client.CreateRepo{Name: r.made.Name + "-sha256", ObjectFormat: "sha256"})
+	c, err := r.home.client.CreateRepo(r.Context(), "foreign",
+		client.CreateRepo{Name: r.made.Name + "-sha256", ObjectFormat: "sha256"})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -250,12 +256,14 @@ func sha256Repository(r *repository) {
 	r.must("", "clone", "-q", r.remote(c), "again")
 	id := r.must("again", "rev-parse", "HEAD")
 	r.same("commit of a clone", id, r.must("work", "rev-parse", "HEAD"))
-	if log, err := r.home.client.Log(r.Context(), "foreign", c.Name, "main", 0, 0); err != nil || len(log) != 1 || log[0].Hash != id {
+	if log, err := r.home.client.Log(r.Context(), "foreign", c.Name, "main", 0, 0); err != nil || len(log) != 1 ||
+		log[0].Hash != id {
 		r.Errorf("log of a SHA-256 repository: %v, %v", log, err)
 	}
 }
 
-// A token is accepted as the password of any user and as a bearer token, with and without its time of expiry, percent-encoded or not.
+// A token is accepted as the password of any user and as a bearer token, with and without its time of expiry,
+// percent-encoded or not.
 func spellings(r *repository) {
 	r.seed(1)
 	full, bare := r.made.Token, secret(r.made.Token)
@@ -292,7 +300,8 @@ func spellings(r *repository) {
 		r.Errorf("a token of another repository was accepted: %s", out)
 	}
 	// URLs without .git, and with another case of the letters of the name, work too.
-	for _, u := range []string{strings.TrimSuffix(r.made.Remote, ".git"), strings.Replace(r.made.Remote, "/spell", "/Spell", 1)} {
+	for _, u := range []string{strings.TrimSuffix(r.made.Remote, ".git"),
+		strings.Replace(r.made.Remote, "/spell", "/Spell", 1)} {
 		if out, err := r.try("seed", append(header("Bearer "+bare), "ls-remote", u)...); err != nil {
 			r.Logf("%s: %v: %s", u, err, out)
 		}

@@ -67,7 +67,8 @@ func jgit(t *testing.T) implementation {
 		jars = append(jars, path)
 	}
 	dir := t.TempDir()
-	if out, err := output(t, dir, os.Environ(), javac, "-cp", strings.Join(jars, ":"), "-d", dir, source(t, "JGit.java")); err != nil {
+	if out, err := output(t, dir, os.Environ(), javac, "-cp", strings.Join(jars, ":"), "-d", dir,
+		source(t, "JGit.java")); err != nil {
 		t.Fatalf("javac: %v: %s", err, out)
 	}
 	class := strings.Join(append(jars, dir), ":")
@@ -82,7 +83,8 @@ func libgit2(t *testing.T) implementation {
 	}
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "client")
-	if out, err := output(t, dir, gittest.Env(), gcc, "-Wall", "-Werror", "-o", binary, source(t, "libgit2.c"), "-lgit2"); err != nil {
+	if out, err := output(t, dir, gittest.Env(), gcc, "-Wall", "-Werror", "-o", binary, source(t, "libgit2.c"),
+		"-lgit2"); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
 	return programmed(t, dir, []string{"depth"}, binary)

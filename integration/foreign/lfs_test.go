@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// The server does not store files of git-lfs: it refuses a push of them with an error that says so, and no ref is pushed.
+// The server does not store files of git-lfs: it refuses a push of them with an error that says so, and no ref is
+// pushed.
 func TestLFS(t *testing.T) {
 	t.Parallel()
 	program(t, "git-lfs")
@@ -18,7 +19,8 @@ func TestLFS(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	remote := strings.Replace(repo.Remote, "://", "://x:"+secret(repo.Token)+"@", 1)
 	do := func(args ...string) (string, error) {
-		return output(t, filepath.Dir(dir), append(gittest.Env(), "HOME="+filepath.Dir(dir)), "git", append([]string{"-C", dir}, args...)...)
+		return output(t, filepath.Dir(dir), append(gittest.Env(), "HOME="+filepath.Dir(dir)), "git",
+			append([]string{"-C", dir}, args...)...)
 	}
 	must := func(args ...string) string {
 		t.Helper()
@@ -51,5 +53,6 @@ func TestLFS(t *testing.T) {
 	if refs := must("ls-remote", "origin"); refs != "" {
 		t.Errorf("after the refusal the server has %s", refs)
 	}
-	must("push", "-q", "--no-verify", "origin", "main") // without the files, git pushes only pointers, which are ordinary files
+	// without the files, git pushes only pointers, which are ordinary files
+	must("push", "-q", "--no-verify", "origin", "main")
 }

@@ -1,7 +1,8 @@
-// Package foreign tests a server (artifactfs serve) with clients that are not part of this project: git implementations in several
-// languages and versions, git-lfs, and wrangler, the command line of Cloudflare. It also runs the clients that are generated from the
-// server's OpenAPI document. The clients come from Debian (scripts/setup.sh), a newer git from Debian unstable, and others from npm,
-// in the versions that the lock files in testdata name. A test whose client cannot be installed is skipped with a message.
+// Package foreign tests a server (artifactfs serve) with clients that are not part of this project: git implementations
+// in several languages and versions, git-lfs, and wrangler, the command line of Cloudflare. It also runs the clients
+// that are generated from the server's OpenAPI document. The clients come from Debian (scripts/setup.sh), a newer git
+// from Debian unstable, and others from npm, in the versions that the lock files in testdata name. A test whose client
+// cannot be installed is skipped with a message.
 package foreign
 
 import (

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// Implementations that cannot fetch missing contents read old versions of files in a mount, and commit there, like in a clone.
+// Implementations that cannot fetch missing contents read old versions of files in a mount, and commit there, like in a
+// clone.
 func TestMountWithoutStockGit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]func(*testing.T) implementation{"dulwich": dulwich, "JGit": jgit, "libgit2": libgit2} {

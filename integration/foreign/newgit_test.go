@@ -10,13 +10,14 @@ import (
 	"testing"
 )
 
-// newGit returns the path of the git of Debian unstable, which is 2.55 or newer. Its packages are unpacked into a directory, with those
-// of its libraries, and nothing is installed on the host.
+// newGit returns the path of the git of Debian unstable, which is 2.55 or newer. Its packages are unpacked into a
+// directory, with those of its libraries, and nothing is installed on the host.
 func newGit(t *testing.T) string {
 	t.Helper()
 	dir := installed(t, "git-of-debian-unstable", func(dir, final string) error {
 		root := filepath.Join(dir, "root")
-		if err := errors.Join(unpackDebian(t, dir, root, "git"), os.RemoveAll(filepath.Join(root, "usr", "share"))); err != nil {
+		if err := errors.Join(unpackDebian(t, dir, root, "git"),
+			os.RemoveAll(filepath.Join(root, "usr", "share"))); err != nil {
 			return err
 		}
 		return wrapGit(dir, final)
@@ -24,18 +25,20 @@ func newGit(t *testing.T) string {
 	return filepath.Join(dir, "bin", "git")
 }
 
-// unpackDebian unpacks a package of Debian unstable and all that it depends on into root. apt gets directories of its own below dir and
-// a list of installed packages that is empty.
+// unpackDebian unpacks a package of Debian unstable and all that it depends on into root. apt gets directories of its
+// own below dir and a list of installed packages that is empty.
 func unpackDebian(t *testing.T, dir, root, name string) error {
 	apt := filepath.Join(dir, "apt")
-	for _, d := range []string{root, filepath.Join(apt, "state/lists/partial"), filepath.Join(apt, "cache/archives/partial")} {
+	for _, d := range []string{root, filepath.Join(apt, "state/lists/partial"),
+		filepath.Join(apt, "cache/archives/partial")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
 	}
 	defer os.RemoveAll(apt)
 	// The host's own mirror is used, because it is one that can be reached.
-	uris, err := output(t, "", os.Environ(), program(t, "apt-get"), "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
+	uris, err := output(t, "", os.Environ(), program(t, "apt-get"), "indextargets", "--format", "$(REPO_URI)",
+		"Created-By: Packages")
 	if err != nil {
 		return fmt.Errorf("find the mirror of this host: %w\n%s", err, uris)
 	}
@@ -51,16 +54,20 @@ func unpackDebian(t *testing.T, dir, root, name string) error {
 	}
 	list := filepath.Join(apt, "sources.list")
 	source := "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] " + mirror + " unstable main\n"
-	if err := errors.Join(os.WriteFile(list, []byte(source), 0o600), os.WriteFile(filepath.Join(apt, "status"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(list, []byte(source), 0o600),
+		os.WriteFile(filepath.Join(apt, "status"), nil, 0o600)); err != nil {
 		return err
 	}
 	options := []string{"-qq"}
-	for _, o := range []string{"Dir::State=" + apt + "/state", "Dir::Cache=" + apt + "/cache", "Dir::State::status=" + apt + "/status",
+	for _, o := range []string{"Dir::State=" + apt + "/state", "Dir::Cache=" + apt + "/cache",
+		"Dir::State::status=" + apt + "/status",
 		"Dir::Etc::SourceList=" + list, "Dir::Etc::SourceParts=-", "APT::Sandbox::User=root", "Acquire::Languages=none"} {
 		options = append(options, "-o", o)
 	}
-	for _, command := range [][]string{{"update"}, {"install", "--download-only", "--yes", "--no-install-recommends", name}} {
-		if out, err := output(t, "", os.Environ(), "apt-get", append(options[:len(options):len(options)], command...)...); err != nil {
+	for _, command := range [][]string{{"update"},
+		{"install", "--download-only", "--yes", "--no-install-recommends", name}} {
+		if out, err := output(t, "", os.Environ(), "apt-get",
+			append(options[:len(options):len(options)], command...)...); err != nil {
 			return fmt.Errorf("apt-get %s: %w\n%s", command[0], err, out)
 		}
 	}
@@ -76,8 +83,8 @@ func unpackDebian(t *testing.T, dir, root, name string) error {
 	return nil
 }
 
-// wrapGit writes scripts to dir/bin that run the programs of git below dir/root, which will be final/root. They are newer than the
-// host's C library, so they run with the dynamic linker and the libraries of their own packages.
+// wrapGit writes scripts to dir/bin that run the programs of git below dir/root, which will be final/root. They are
+// newer than the host's C library, so they run with the dynamic linker and the libraries of their own packages.
 func wrapGit(dir, final string) error {
 	linkers, err := filepath.Glob(filepath.Join(dir, "root/usr/lib/*/ld-linux-*.so.*"))
 	if err != nil || len(linkers) != 1 {
@@ -112,7 +119,8 @@ func wrapGit(dir, final string) error {
 			return err
 		}
 		if bytes.HasPrefix(text, []byte("\x7fELF")) {
-			text = fmt.Appendf(nil, "#!/bin/sh\nexport GIT_EXEC_PATH='%s'\nexec '%s' --argv0 \"$0\" --library-path '%s' '%s' \"$@\"\n",
+			text = fmt.Appendf(nil,
+				"#!/bin/sh\nexport GIT_EXEC_PATH='%s'\nexec '%s' --argv0 \"$0\" --library-path '%s' '%s' \"$@\"\n",
 				filepath.Join(final, "bin"), linker, filepath.Dir(linker), final+strings.TrimPrefix(from, dir))
 		}
 		if err := os.WriteFile(to, text, 0o700); err != nil {

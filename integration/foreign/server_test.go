@@ -45,7 +45,8 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// start starts the program. At the end of the test the program gets SIGTERM, and the test fails if it ends with an error.
+// start starts the program. At the end of the test the program gets SIGTERM, and the test fails if it ends with an
+// error.
 func start(t *testing.T, env []string, args ...string) (stdout io.Reader, log *lines) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -132,7 +133,8 @@ func (h *home) token(t *testing.T, create client.CreateToken) client.NewToken {
 // owner creates a token for the REST API that is valid for one namespace.
 func (h *home) owner(t *testing.T, namespace string) string {
 	t.Helper()
-	c, err := h.client.Extensions().CreateControlToken(t.Context(), client.CreateControlToken{Role: "owner", Namespace: namespace})
+	c, err := h.client.Extensions().CreateControlToken(t.Context(),
+		client.CreateControlToken{Role: "owner", Namespace: namespace})
 	if err != nil {
 		t.Fatal(err)
 	}

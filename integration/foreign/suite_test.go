@@ -32,8 +32,8 @@ type implementation struct {
 	lacks []string // features that the client does not have: bearer, depth
 }
 
-// programmed returns a program of testdata as an implementation. The program gets the token in AFS_TOKEN and the value of auth in
-// AFS_AUTH.
+// programmed returns a program of testdata as an implementation. The program gets the token in AFS_TOKEN and the value
+// of auth in AFS_AUTH.
 func programmed(t *testing.T, dir string, lacks []string, command ...string) implementation {
 	run := func(a auth, token string, args ...string) (string, error) {
 		env := append(gittest.Env(), "HOME="+dir, "AFS_AUTH="+string(a), "AFS_TOKEN="+token)
@@ -160,11 +160,16 @@ func (b *bench) refusals(work string) {
 		args        []string
 		says        []string // the output must contain one of these
 	}{
-		{"clone with a wrong token", wrong, basic, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "wrong")}, []string{"403", "Invalid or expired token", "not permitted"}},
-		{"clone with a revoked token", revoked.Plaintext, basic, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "revoked")}, []string{"403", "Invalid or expired token", "not permitted"}},
+		{"clone with a wrong token", wrong, basic, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "wrong")},
+			[]string{"403", "Invalid or expired token", "not permitted"}},
+		{"clone with a revoked token", revoked.Plaintext, basic,
+			[]string{"clone", b.repo.Remote, filepath.Join(b.dir, "revoked")},
+			[]string{"403", "Invalid or expired token", "not permitted"}},
 		// libgit2 prints its error GIT_EAUTH as -16.
-		{"clone without a token", "", nothing, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "none")}, []string{"401", "uthent", "Username", "credentials", "-16"}},
-		{"push with a read token", read.Plaintext, basic, []string{"push", work, "main", "main"}, []string{"403", "Insufficient permissions", "not permitted"}},
+		{"clone without a token", "", nothing, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "none")},
+			[]string{"401", "uthent", "Username", "credentials", "-16"}},
+		{"push with a read token", read.Plaintext, basic, []string{"push", work, "main", "main"},
+			[]string{"403", "Insufficient permissions", "not permitted"}},
 		{"push of a ref that the token may not change", scoped.Plaintext, basic, []string{"push", work, "main", "main"}, nil},
 	} {
 		out, err := b.run(x.auth, x.token, x.args...)

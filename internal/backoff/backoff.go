@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
-// Backoff describes pauses that double from failure to failure, between First and Longest. Half of each pause is random, so that
-// processes whose attempts have failed together do not repeat them together.
+// Backoff describes pauses that double from failure to failure, between First and Longest. Half of each pause is
+// random, so that processes whose attempts have failed together do not repeat them together.
 type Backoff struct{ First, Longest time.Duration }
 
 // Limit returns the longest duration that Pause returns for a number of failures in a row.
@@ -36,8 +36,9 @@ func (b Backoff) Wait(ctx context.Context, failures int) bool {
 	return clock.Wait(ctx, b.Pause(failures))
 }
 
-// RetryAfter returns the pause that the value of a header Retry-After asks for at the time now, but at most the duration longest. The
-// value is a number of seconds or a date (RFC 9110, 10.2.3). RetryAfter returns 0 for any other value.
+// RetryAfter returns the pause that the value of a header Retry-After asks for at the time now, but at most the
+// duration longest. The value is a number of seconds or a date (RFC 9110, 10.2.3). RetryAfter returns 0 for any other
+// value.
 func RetryAfter(value string, now time.Time, longest time.Duration) time.Duration {
 	value = strings.TrimSpace(value)
 	if n, err := strconv.ParseInt(value, 10, 32); err == nil {

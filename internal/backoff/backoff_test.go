@@ -10,7 +10,8 @@ import (
 func TestPausesDouble(t *testing.T) {
 	b := Backoff{First: 100 * time.Millisecond, Longest: time.Second}
 	for failures, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 4: 800 * time.Millisecond, 5: time.Second, 1 << 30: time.Second,
+		0: 100 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 4: 800 * time.Millisecond,
+		5: time.Second, 1 << 30: time.Second,
 	} {
 		if got := b.Limit(failures); got != want {
 			t.Errorf("limit after %d failures: got %v, want %v", failures, got, want)
@@ -45,7 +46,8 @@ func TestWaitEndsWithContext(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
-		"": 0, "7": 7 * time.Second, " 7 ": 7 * time.Second, "-7": 0, "1.5": 0, "soon": 0, "99999": time.Hour, "99999999999": 0,
+		"": 0, "7": 7 * time.Second, " 7 ": 7 * time.Second, "-7": 0, "1.5": 0, "soon": 0, "99999": time.Hour,
+		"99999999999": 0,
 		now.Add(90 * time.Second).Format(http.TimeFormat): 90 * time.Second,
 		now.Add(-time.Minute).Format(http.TimeFormat):     0,
 		now.Add(48 * time.Hour).Format(http.TimeFormat):   time.Hour,

@@ -28,8 +28,8 @@ func Read(cert, key string) (*Certificate, error) {
 	return c, err
 }
 
-// Get returns the certificate, for tls.Config.GetCertificate. If the files cannot be read or do not belong together, for example while
-// they are being replaced, it returns the previous certificate.
+// Get returns the certificate, for tls.Config.GetCertificate. If the files cannot be read or do not belong together,
+// for example while they are being replaced, it returns the previous certificate.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package collector sets how often Go's garbage collector runs. A daemon is mostly idle, and a host may run many daemons, so its heap
-// should be small. But while a mount is started or a whole tree arrives, a small heap would be collected so often that it takes a tenth
-// of the processor time.
+// Package collector sets how often Go's garbage collector runs. A daemon is mostly idle, and a host may run many
+// daemons, so its heap should be small. But while a mount is started or a whole tree arrives, a small heap would be
+// collected so often that it takes a tenth of the processor time.
 package collector
 
 import (

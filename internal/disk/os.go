@@ -89,7 +89,8 @@ func (f osFile) Unmap(m []byte) error { return f.fail("unmap", unix.Munmap(m)) }
 // CopyFrom implements File. It first tries to share the blocks of the source, and then to copy in the kernel. If both
 // fail, it reads and writes the bytes.
 func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
-	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(off)}
+	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n),
+		Dest_offset: uint64(off)}
 	if n > 0 && unix.IoctlFileCloneRange(int(f.Fd()), &clone) == nil {
 		return n, nil
 	}
@@ -100,7 +101,8 @@ func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, err
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP),
+			errors.Is(err, unix.ENOSYS):
 			k, err := io.Copy(io.NewOffsetWriter(f.File, off+done), io.NewSectionReader(from, fromOff+done, n-done))
 			return done + k, err
 		case err != nil:

@@ -21,7 +21,8 @@ func TestReadRegular(t *testing.T) {
 	if text, err := ReadRegular(plain, 4); err != nil || string(text) != "text" {
 		t.Errorf("read a regular file: got %q, %v, want text", text, err)
 	}
-	for name, want := range map[string]error{plain + "x": os.ErrNotExist, pipe: unix.EINVAL, sparse: unix.EFBIG, dir: unix.EISDIR} {
+	for name, want := range map[string]error{plain + "x": os.ErrNotExist, pipe: unix.EINVAL, sparse: unix.EFBIG,
+		dir: unix.EISDIR} {
 		if text, err := ReadRegular(name, 4); !errors.Is(err, want) {
 			t.Errorf("read %s: got %d bytes, %v, want %v", name, len(text), err, want)
 		}

@@ -6,9 +6,10 @@ import (
 	"os"
 )
 
-// WriteFile replaces the file at path by a file that contains data. A reader finds either the old file or the complete new file,
-// even after a crash or a power cut at any point, because data is synced before the new file is renamed to path. A power cut may
-// undo the rename, since the directory is not synced. After an error the old file is unchanged, and the temporary file is removed.
+// WriteFile replaces the file at path by a file that contains data. A reader finds either the old file or the complete
+// new file, even after a crash or a power cut at any point, because data is synced before the new file is renamed to
+// path. A power cut may undo the rename, since the directory is not synced. After an error the old file is unchanged,
+// and the temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return WriteFileOn(OS, path, data, perm)
 }
@@ -24,8 +25,8 @@ func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
 	})
 }
 
-// WriteFileUnsynced replaces a file like WriteFile, but does not sync the new file: after a power cut the file may be empty or
-// incomplete. It is meant for files that the caller syncs later, or that can be computed again.
+// WriteFileUnsynced replaces a file like WriteFile, but does not sync the new file: after a power cut the file may be
+// empty or incomplete. It is meant for files that the caller syncs later, or that can be computed again.
 func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 	return Replace(OS, path, perm, func(f File) error {
 		_, err := f.WriteAt(data, 0)
@@ -33,8 +34,8 @@ func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 	})
 }
 
-// Replace replaces a file like WriteFile, in the file system fs. The function write writes the new file, and syncs it if it must
-// survive a power cut.
+// Replace replaces a file like WriteFile, in the file system fs. The function write writes the new file, and syncs it
+// if it must survive a power cut.
 func Replace(fs FS, path string, perm os.FileMode, write func(f File) error) error {
 	temp := path + "." + rand.Text() + ".tmp" // another process may replace the same file, so the name is random
 	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

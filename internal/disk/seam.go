@@ -55,26 +55,27 @@ type File interface {
 	Truncate(size int64) error
 	// Allocate reserves or releases disk space like fallocate(2); mode 0 grows the file and reserves the disk space.
 	Allocate(mode uint32, off, n int64) error
-	// Seek returns the offset of the next data or of the next hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the error
-	// is ENXIO if there is no data or hole after off. A File has no position, so Seek does not change one.
+	// Seek returns the offset of the next data or of the next hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the
+	// error is ENXIO if there is no data or hole after off. A File has no position, so Seek does not change one.
 	Seek(off int64, whence int) (int64, error)
-	// CopyFrom copies up to n bytes of another open file. Where the file system can, both files share the copied blocks. CopyFrom
-	// returns the number of bytes that were copied, which is less than n only at the end of the source or with an error.
+	// CopyFrom copies up to n bytes of another open file. Where the file system can, both files share the copied blocks.
+	// CopyFrom returns the number of bytes that were copied, which is less than n only at the end of the source or with an
+	// error.
 	CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error)
 	// Own returns the underlying os.File, which can be passed to CopyFrom of another File.
 	Own() *os.File
-	// Map maps a range of the file, shared with other mappings of the file; off and n are multiples of the page size. A store into
-	// the mapping changes the file at once, and the change survives the end of the process; DataSync makes the change survive a
-	// power cut. Memory behind the end of the file must not be touched. On a full disk, a store into a page without disk space
-	// (see Allocate) raises SIGBUS.
+	// Map maps a range of the file, shared with other mappings of the file; off and n are multiples of the page size. A
+	// store into the mapping changes the file at once, and the change survives the end of the process; DataSync makes the
+	// change survive a power cut. Memory behind the end of the file must not be touched. On a full disk, a store into a
+	// page without disk space (see Allocate) raises SIGBUS.
 	Map(off int64, n int, mode MapMode) ([]byte, error)
 	// Unmap ends a mapping that Map returned.
 	Unmap(mapping []byte) error
 	// Sync writes the contents and attributes of the file to disk like fsync(2).
 	Sync() error
-	// DataSync writes contents and size of the file to disk like fdatasync(2), including stores into mappings. After an error the
-	// kernel may drop the pages that it could not write, so a later DataSync can succeed although the data in these pages are
-	// lost.
+	// DataSync writes contents and size of the file to disk like fdatasync(2), including stores into mappings. After an
+	// error the kernel may drop the pages that it could not write, so a later DataSync can succeed although the data in
+	// these pages are lost.
 	DataSync() error
 }
 

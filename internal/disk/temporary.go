@@ -62,8 +62,8 @@ func unlockFile(f *os.File) error {
 	return nil
 }
 
-// lockTemp locks an open file or directory. It returns fs.ErrNotExist if SweepTemp has removed the file from path before it was locked.
-// After an error, f is closed.
+// lockTemp locks an open file or directory. It returns fs.ErrNotExist if SweepTemp has removed the file from path
+// before it was locked. After an error, f is closed.
 func lockTemp(f *os.File, path string) error {
 	err := flock(f, syscall.LOCK_EX)
 	if err == nil {

@@ -21,7 +21,8 @@ func TestSweepTemp(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := time.Now().Add(-2 * time.Hour)
-	for _, name := range []string{"merge-123.tmp/objects/pack", "compare-4.tmp", "session.json.AAAA.tmp", "new.json.AAAA.tmp", "kept-1", "kept.json"} {
+	for _, name := range []string{"merge-123.tmp/objects/pack", "compare-4.tmp", "session.json.AAAA.tmp",
+		"new.json.AAAA.tmp", "kept-1", "kept.json"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)

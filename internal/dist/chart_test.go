@@ -34,7 +34,8 @@ func render(t *testing.T, name string, set map[string]string) string {
 		}
 		values[key] = value
 	}
-	chart, err := template.New(name).Option("missingkey=error").ParseFiles(filepath.Join(deploy, "helm/artifactfs/templates", name))
+	chart, err := template.New(name).Option("missingkey=error").ParseFiles(filepath.Join(deploy,
+		"helm/artifactfs/templates", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,8 @@ func TestObjectsAreThoseOfTheChart(t *testing.T) {
 		"artifactfs.yaml": {"node.yaml", "apiVersion: storage.k8s.io/v1\nkind: CSIDriver", nil},
 		"controller.yaml": {"controller.yaml", "apiVersion: apps/v1\nkind: Deployment",
 			map[string]string{"provisioner": "registry.k8s.io/sig-storage/csi-provisioner:v5.3.0"}},
-		"relay.yaml": {"relay.yaml", "apiVersion: apps/v1\nkind: Deployment", map[string]string{"relayAllow": "https://git.example.org"}},
+		"relay.yaml": {"relay.yaml", "apiVersion: apps/v1\nkind: Deployment",
+			map[string]string{"relayAllow": "https://git.example.org"}},
 	} {
 		path := filepath.Join(deploy, "kubernetes", file)
 		text, err := os.ReadFile(path)
@@ -82,8 +84,10 @@ func TestObjectsAreThoseOfTheChart(t *testing.T) {
 }
 
 func TestValuesOfTheChart(t *testing.T) {
-	out := render(t, "node.yaml", map[string]string{"via": "http://relay:9428", "kubeletDir": "/data/kubelet", "driver": "d.example", "image": "i:1"})
-	for _, want := range []string{"- --via=http://relay:9428\n", "path: /data/kubelet/plugins/d.example,", "name: d.example\n", "image: i:1\n",
+	out := render(t, "node.yaml", map[string]string{"via": "http://relay:9428", "kubeletDir": "/data/kubelet",
+		"driver": "d.example", "image": "i:1"})
+	for _, want := range []string{"- --via=http://relay:9428\n", "path: /data/kubelet/plugins/d.example,",
+		"name: d.example\n", "image: i:1\n",
 		"- --kubelet-socket=/data/kubelet/plugins/d.example/csi.sock\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("rendered chart does not contain %q", want)

@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// tree is the file tree of an image for one architecture. arch is Go's name of the architecture, and dir the directory of
-// the tree.
+// tree is the file tree of an image for one architecture. arch is Go's name of the architecture, and dir the directory
+// of the tree.
 type tree struct{ arch, dir string }
 
-// Media types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md, config.md,
-// image-index.md). An image with one layer needs only these types.
+// Media types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md,
+// config.md, image-index.md). An image with one layer needs only these types.
 const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -98,9 +98,9 @@ func (l *layout) json(mediaType string, v any) (descriptor, error) {
 	return l.blob(mediaType, data), err
 }
 
-// writeImage writes an archive with an OCI image layout, which contains one image for each element of trees. `podman load`,
-// `docker load` and `skopeo copy oci-archive:FILE` can read the archive. tag is the name of the image, and when is the
-// modification time of all files.
+// writeImage writes an archive with an OCI image layout, which contains one image for each element of trees. `podman
+// load`, `docker load` and `skopeo copy oci-archive:FILE` can read the archive. tag is the name of the image, and when
+// is the modification time of all files.
 func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 	l := &layout{files: make(map[string][]byte)}
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
@@ -136,7 +136,8 @@ func (l *layout) add(t tree, when time.Time) (descriptor, error) {
 		return descriptor{}, err
 	}
 	var packed bytes.Buffer
-	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the header of the gzip data contains neither a name nor a time
+	// the header of the gzip data contains neither a name nor a time
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err != nil {
 		return descriptor{}, err
 	}
@@ -154,7 +155,8 @@ func (l *layout) add(t tree, when time.Time) (descriptor, error) {
 	if err != nil {
 		return descriptor{}, err
 	}
-	d, err := l.json(typeManifest, manifest{2, typeManifest, configuration, []descriptor{l.blob(typeLayer, packed.Bytes())}})
+	d, err := l.json(typeManifest, manifest{2, typeManifest, configuration,
+		[]descriptor{l.blob(typeLayer, packed.Bytes())}})
 	d.Platform = &c.platform
 	return d, err
 }
@@ -181,7 +183,8 @@ func (l *layout) write(w io.Writer, when time.Time) error {
 	return out.Close()
 }
 
-// writeTree writes the files below dir as a tar archive. All files belong to root, and each directory precedes its files.
+// writeTree writes the files below dir as a tar archive. All files belong to root, and each directory precedes its
+// files.
 func writeTree(w io.Writer, dir string, when time.Time) error {
 	out := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

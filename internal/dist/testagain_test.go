@@ -22,10 +22,13 @@ func TestTestAgain(t *testing.T) {
 		runs               string
 		prints             []string
 	}{
-		{"a failure of the moment", "TestBusy", "", 0, 0, "first\n-run ^(TestBusy)$ example.com/p\n", []string{"add these lines", "\nexample.com/p TestBusy 20"}},
-		{"another test in the list", "TestBusy", "example.com/p TestBusyToo 2026-01-02\n", 0, 0, "first\n-run ^(TestBusy)$ example.com/p\n", []string{"\nexample.com/p TestBusy 20"}},
+		{"a failure of the moment", "TestBusy", "", 0, 0, "first\n-run ^(TestBusy)$ example.com/p\n",
+			[]string{"add these lines", "\nexample.com/p TestBusy 20"}},
+		{"another test in the list", "TestBusy", "example.com/p TestBusyToo 2026-01-02\n", 0, 0,
+			"first\n-run ^(TestBusy)$ example.com/p\n", []string{"\nexample.com/p TestBusy 20"}},
 		{"a failure twice", "TestBusy", "", 1, 1, "first\n-run ^(TestBusy)$ example.com/p\n", nil},
-		{"a test that was run again before", "TestBusy", "example.com/p TestBusy 2026-01-02\n", 0, 1, "first\n", []string{"lists it: example.com/p TestBusy 2026-01-02"}},
+		{"a test that was run again before", "TestBusy", "example.com/p TestBusy 2026-01-02\n", 0, 1, "first\n",
+			[]string{"lists it: example.com/p TestBusy 2026-01-02"}},
 		{"a test about kills", "TestUnderKills", "", 0, 1, "first\n", []string{"is a finding: example.com/p TestUnderKills"}},
 		{"no failure", "", "", 0, 0, "first\n", nil},
 	} {
@@ -42,7 +45,8 @@ func TestTestAgain(t *testing.T) {
 		if c.failed != "" {
 			first = "echo '--- FAIL: " + c.failed + " (0.1s)'; echo FAIL; printf 'FAIL\\texample.com/p\\t0.1s\\n'; exit 1"
 		}
-		fake := file("go", "#!/bin/sh\nif [ \"$1\" = -run ]; then echo \"$*\" >>"+dir+"/runs; exit "+string(rune('0'+c.second))+"; fi\necho first >>"+dir+"/runs\n"+first+"\n")
+		fake := file("go", "#!/bin/sh\nif [ \"$1\" = -run ]; then echo \"$*\" >>"+dir+"/runs; exit "+
+			string(rune('0'+c.second))+"; fi\necho first >>"+dir+"/runs\n"+first+"\n")
 		cmd := exec.Command("sh", script, fake, "--", "example.com/p")
 		cmd.Env = append(os.Environ(), "AFS_RERAN_TESTS="+file("list", c.list))
 		out, _ := cmd.CombinedOutput()

@@ -1,6 +1,6 @@
-// Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds the worker's
-// descriptors so that a successor of the worker can continue to use them. The protocol uses the syntax of sd_notify(3) over a
-// SOCK_SEQPACKET socket pair.
+// Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds the
+// worker's descriptors so that a successor of the worker can continue to use them. The protocol uses the syntax of
+// sd_notify(3) over a SOCK_SEQPACKET socket pair.
 //
 // A message consists of lines of the form KEY=VALUE, and of descriptors. The worker sends
 //
@@ -22,8 +22,8 @@
 //	X_UPGRADE_FAILED=why      the requested upgrade has failed
 //
 // A message arrives as a whole and in order, even if the sender dies immediately after sending it, so messages are not
-// acknowledged. A Conn never changes the file status flags (such as O_NONBLOCK) of a descriptor that it sends or receives,
-// because the flags belong to the open file description, which other processes share.
+// acknowledged. A Conn never changes the file status flags (such as O_NONBLOCK) of a descriptor that it sends or
+// receives, because the flags belong to the open file description, which other processes share.
 package keeper
 
 import (
@@ -45,8 +45,8 @@ import (
 const (
 	maxMessage = 32 << 10 // maximum length of a message in bytes
 	maxName    = 255      // maximum length of a descriptor's name in bytes; see sd_pid_notify_with_fds(3)
-	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but the names of the
-	// descriptors must also fit into the message.
+	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but the names of
+	// the descriptors must also fit into the message.
 	maxFiles = 100
 	sendTime = 3 * time.Second // time after which Send fails if the receiver does not read
 )
@@ -83,8 +83,8 @@ type Descriptor struct {
 // Message maps the keys of one message to their values.
 type Message map[string]string
 
-// Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. It replaces line feeds in values by
-// spaces. It returns an error if the result is longer than maxMessage bytes.
+// Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. It replaces line feeds in
+// values by spaces. It returns an error if the result is longer than maxMessage bytes.
 func (m Message) Encode() ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -96,7 +96,8 @@ func (m Message) Encode() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Parse parses a message. It returns an error for a line that does not have the form KEY=VALUE, but accepts unknown keys.
+// Parse parses a message. It returns an error for a line that does not have the form KEY=VALUE, but accepts unknown
+// keys.
 func Parse(b []byte) (Message, error) {
 	m := Message{}
 	for line := range strings.Lines(string(b)) {
@@ -109,18 +110,19 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ValidName returns nil if both the supervisor and a service manager can hold a descriptor under this name. The name must have 1
-// to 255 printable ASCII characters and no colon.
+// ValidName returns nil if both the supervisor and a service manager can hold a descriptor under this name. The name
+// must have 1 to 255 printable ASCII characters and no colon.
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
-		return fmt.Errorf("check name of descriptor %.40q: want 1 to %d printable ASCII characters without a colon", name, maxName)
+		return fmt.Errorf("check name of descriptor %.40q: want 1 to %d printable ASCII characters without a colon",
+			name, maxName)
 	}
 	return nil
 }
 
-// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except Receive and
-// the methods that call Receive: AwaitStart, and HandOver for the Conn that is passed to it.
+// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except
+// Receive and the methods that call Receive: AwaitStart, and HandOver for the Conn that is passed to it.
 type Conn struct {
 	c           *net.UnixConn
 	buf, rights []byte // buffers of Receive for the message and its control messages

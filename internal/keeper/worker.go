@@ -43,8 +43,8 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	return nil
 }
 
-// Drop makes the supervisor close the descriptor with this name. It returns nil if there is no such descriptor, or if the
-// supervisor has died.
+// Drop makes the supervisor close the descriptor with this name. It returns nil if there is no such descriptor, or if
+// the supervisor has died.
 func (c *Conn) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,9 +106,9 @@ func dup(raw syscall.RawConn) (int, error) {
 	return copied, dupErr
 }
 
-// AwaitStart reports to the supervisor that the worker is waiting, and blocks until the order to serve arrives. It returns
-// the Start and all held descriptors, which then belong to the caller. If the worker is not needed, the supervisor closes the
-// connection, and AwaitStart returns io.EOF.
+// AwaitStart reports to the supervisor that the worker is waiting, and blocks until the order to serve arrives. It
+// returns the Start and all held descriptors, which then belong to the caller. If the worker is not needed, the
+// supervisor closes the connection, and AwaitStart returns io.EOF.
 func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		if isGone(err) {
@@ -164,11 +164,13 @@ func StartOf(m Message) Start {
 	supervisor, _ := strconv.Atoi(m[Supervisor])
 	hung, _ := strconv.Atoi(m[Hung]) // the key is missing in messages of older supervisors
 	return Start{
-		Reason: m[Reason], Count: count, Hung: hung, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed],
+		Reason: m[Reason], Count: count, Hung: hung, Managed: m[Managed] != "", Supervisor: supervisor,
+		UpgradeFailed: m[UpgradeFailed],
 	}
 }
 
-// SendKey sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
+// SendKey sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as
+// Ready.
 func (c *Conn) SendKey(key, value string) error { return c.Send(Message{key: value}) }
 
 // HandOver sends all held descriptors and s to another supervisor through the connection to, and waits for the

@@ -46,7 +46,8 @@ func ofGroups(groups []proc.Cgroup, table mountinfo.Table) int64 {
 	for _, m := range table {
 		for _, g := range groups {
 			memory := slices.Contains(strings.Split(g.Controllers, ","), "memory")
-			if m.Type == "cgroup2" != (g.Controllers == "") || m.Type == "cgroup" && !(memory && slices.Contains(m.Super, "memory")) {
+			if m.Type == "cgroup2" != (g.Controllers == "") ||
+				m.Type == "cgroup" && !(memory && slices.Contains(m.Super, "memory")) {
 				continue
 			}
 			path := g.Path

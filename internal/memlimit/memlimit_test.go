@@ -20,8 +20,10 @@ func TestLimitsOfGroups(t *testing.T) {
 		want   int64
 	}{
 		{"version 1", map[string]string{"m/pod/memory.limit_in_bytes": "1073741824\n"},
-			mountinfo.Mount{Type: "cgroup", Root: "/", Point: "m", Super: []string{"rw", "memory"}}, "4:cpu:/\n3:memory:/pod\n", 1 << 30},
-		{"group above", map[string]string{"m/a/memory.limit_in_bytes": "5000\n", "m/a/b/c/memory.limit_in_bytes": "9223372036854771712\n"},
+			mountinfo.Mount{Type: "cgroup", Root: "/", Point: "m", Super: []string{"rw", "memory"}},
+			"4:cpu:/\n3:memory:/pod\n", 1 << 30},
+		{"group above", map[string]string{"m/a/memory.limit_in_bytes": "5000\n",
+			"m/a/b/c/memory.limit_in_bytes": "9223372036854771712\n"},
 			mountinfo.Mount{Type: "cgroup", Root: "/", Point: "m", Super: []string{"memory"}}, "3:memory:/a/b/c\n", 5000},
 		{"several controllers", map[string]string{"m/a/memory.limit_in_bytes": "5000\n"},
 			mountinfo.Mount{Type: "cgroup", Root: "/", Point: "m", Super: []string{"cpu", "memory"}}, "3:cpu,memory:/a\n", 5000},
@@ -34,7 +36,8 @@ func TestLimitsOfGroups(t *testing.T) {
 		{"namespace of groups", map[string]string{"m/memory.max": "4096\n"},
 			mountinfo.Mount{Type: "cgroup2", Root: "/", Point: "m"}, "0::/\n", 4096},
 		{"only the own group is mounted", map[string]string{"m/memory.limit_in_bytes": "4096\n"},
-			mountinfo.Mount{Type: "cgroup", Root: "/docker/1", Point: "m", Super: []string{"memory"}}, "3:memory:/docker/1\n", 4096},
+			mountinfo.Mount{Type: "cgroup", Root: "/docker/1", Point: "m", Super: []string{"memory"}},
+			"3:memory:/docker/1\n", 4096},
 		{"no limit", map[string]string{"m/pod/memory.max": "max\n"},
 			mountinfo.Mount{Type: "cgroup2", Root: "/", Point: "m"}, "0::/pod\n", none},
 	} {

@@ -22,7 +22,8 @@ import (
 
 func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
 	var h metrics.Histogram
-	for _, d := range []time.Duration{-1, 0, 1, 20 * time.Microsecond, 20*time.Microsecond + 1, time.Millisecond, time.Second, time.Hour} {
+	for _, d := range []time.Duration{-1, 0, 1, 20 * time.Microsecond, 20*time.Microsecond + 1, time.Millisecond,
+		time.Second, time.Hour} {
 		h.Observe(d)
 	}
 	const odd = "a \"quoted\" \\ back\nslash \xff é"
@@ -53,8 +54,10 @@ func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
 		value  float64
 	}{
 		{"h_seconds_count", []string{"op", "read"}, 8}, {"h_seconds_count", []string{"op", "write"}, 0},
-		{"h_seconds_bucket", []string{"op", "read", "le", "2e-05"}, 4}, {"h_seconds_bucket", []string{"op", "read", "le", "5e-05"}, 5},
-		{"h_seconds_bucket", []string{"op", "read", "le", "1"}, 7}, {"h_seconds_bucket", []string{"op", "read", "le", "30"}, 7},
+		{"h_seconds_bucket", []string{"op", "read", "le", "2e-05"}, 4},
+		{"h_seconds_bucket", []string{"op", "read", "le", "5e-05"}, 5},
+		{"h_seconds_bucket", []string{"op", "read", "le", "1"}, 7},
+		{"h_seconds_bucket", []string{"op", "read", "le", "30"}, 7},
 		{"h_seconds_bucket", []string{"op", "read", "le", "+Inf"}, 8}, {"x_total", []string{"b", ""}, 1<<60 + 0.25},
 	} {
 		if got, ok := metricstest.Value(all, want.name, want.labels...); !ok || got != want.value {
@@ -136,7 +139,8 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("address %s was served without a token", text)
 		}
 	}
-	for _, text := range []string{"", "unix:", ":9090", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http", "127.0.0.1:99999"} {
+	for _, text := range []string{"", "unix:", ":9090", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0",
+		"127.0.0.1:http", "127.0.0.1:99999"} {
 		if a, err := metrics.ParseAddress(text); err == nil {
 			t.Errorf("address %q was accepted as %s", text, a)
 		}
@@ -173,16 +177,23 @@ func TestASocketIsItsOwners(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- a.Serve(ctx, l, metrics.Handler{Write: func(_ context.Context, out io.Writer) error { _, err := io.WriteString(out, "x 1\n"); return err }})
+		done <- a.Serve(ctx, l,
+			metrics.Handler{Write: func(_ context.Context,
+				out io.Writer) error {
+				_, err := io.WriteString(out, "x 1\n")
+				return err
+			}})
 	}()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}}
+	client :=
+		&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}}
 	for _, want := range []struct {
 		path, body string
 		code       int
 	}{
-		{"/metrics", "x 1\n", 200}, {"/", "/metrics\n/debug/pprof/\n", 200}, {"/debug/pprof/goroutine?debug=1", "goroutine profile", 200},
+		{"/metrics", "x 1\n", 200}, {"/", "/metrics\n/debug/pprof/\n", 200},
+		{"/debug/pprof/goroutine?debug=1", "goroutine profile", 200},
 		{"/debug/pprof/cmdline", "404", 404}, {"/other", "404", 404},
 	} {
 		answer, err := client.Get("http://metrics" + want.path)
@@ -271,7 +282,8 @@ func TestOtherHostsNeedTheToken(t *testing.T) {
 		err                 error
 		want                int
 	}{
-		{"/metrics", "first", "Bearer first", nil, 200}, {"/metrics", "first", "", nil, 401}, {"/metrics", "first", "Bearer second", nil, 401},
+		{"/metrics", "first", "Bearer first", nil, 200}, {"/metrics", "first", "", nil, 401},
+		{"/metrics", "first", "Bearer second", nil, 401},
 		{"/metrics", "second", "Bearer second", nil, 200}, {"/metrics", "", "Bearer ", nil, 401},
 		{"/metrics", "", "Bearer x", errors.New("unreadable"), 503}, {"/debug/pprof/heap", "first", "Bearer first", nil, 404},
 	} {

@@ -12,8 +12,8 @@ import (
 // maxLine is the maximum length of a line that Read accepts, in bytes.
 const maxLine = 1 << 20
 
-// Read calls f for each sample of a text in the format of a Writer. It ignores comments and timestamps. The map labels is valid until f
-// returns.
+// Read calls f for each sample of a text in the format of a Writer. It ignores comments and timestamps. The map labels
+// is valid until f returns.
 func Read(in io.Reader, f func(name string, labels map[string]string, value float64)) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)

@@ -24,7 +24,8 @@ const (
 	probeTime  = time.Second      // timeout for checking whether a process accepts connections at the socket
 )
 
-// Address is the address at which metrics are served: a unix socket, which only its owner can use, or an IP address with a port.
+// Address is the address at which metrics are served: a unix socket, which only its owner can use, or an IP address
+// with a port.
 type Address struct {
 	path string // path of the socket; "" if the address consists of host and port
 	host string // "localhost", or an IP address
@@ -169,7 +170,8 @@ func addProfiles(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
+	mux.HandleFunc("GET /{$}",
+		func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
 }
 
 // authorized returns a handler that passes requests with the right token to next, and refuses all others. It reads the

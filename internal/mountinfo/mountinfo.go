@@ -34,7 +34,8 @@ type Mount struct {
 	Super  []string // options of the file system; Options holds those of this mount
 }
 
-// Table lists the mounts of a mount namespace. If two mounts have the same mount point, the later one hides the earlier one.
+// Table lists the mounts of a mount namespace. If two mounts have the same mount point, the later one hides the earlier
+// one.
 type Table []Mount
 
 // Self returns the table of this process's mount namespace.
@@ -95,7 +96,8 @@ func number(s string) (int, bool) {
 	return n, err == nil
 }
 
-// unquote decodes the octal escapes in the paths of a mount table. The kernel writes them in mangle_path (fs/seq_file.c).
+// unquote decodes the octal escapes in the paths of a mount table. The kernel writes them in mangle_path
+// (fs/seq_file.c).
 var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // At returns the mount whose mount point is dir. If several mounts have this mount point, it returns the uppermost one,

@@ -24,7 +24,8 @@ func TestParse(t *testing.T) {
 		t.Fatalf("%d mounts: %+v", len(table), table)
 	}
 	m := table[2]
-	if m.ID != 48 || m.Parent != 27 || m.Point != "/srv/a b" || m.Shared != 9 || m.Master != 3 || m.Type != "fuse.artifactfs" || m.Source != "/remote" ||
+	if m.ID != 48 || m.Parent != 27 || m.Point != "/srv/a b" || m.Shared != 9 || m.Master != 3 ||
+		m.Type != "fuse.artifactfs" || m.Source != "/remote" ||
 		!slices.Contains(m.Options, "nosuid") || !slices.Contains(m.Super, "default_permissions") || m.Device != 55 {
 		t.Errorf("third entry of the table is %+v", m)
 	}
@@ -65,13 +66,14 @@ func TestCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ script, want string }{
-		"nothing":                   {``, ""},
-		"bind mount":                {`mount --bind m n`, "copy: here n\n"},
-		"private namespace":         {`$B private :`, "copy: beside m\n"},
-		"slave namespace":           {`mount --make-shared .; $B slave :`, ""},
-		"shared namespace":          {`mount --make-shared .; $B unchanged :`, ""},
-		"slave of a slave":          {`mount --make-shared .; $B slave "mount --make-shared .; $B slave :"`, ""},
-		"slave of a private one":    {`mount --make-shared .; $B private "mount --make-shared .; $B slave :"`, "copy: beside m\ncopy: beside m\n"},
+		"nothing":           {``, ""},
+		"bind mount":        {`mount --bind m n`, "copy: here n\n"},
+		"private namespace": {`$B private :`, "copy: beside m\n"},
+		"slave namespace":   {`mount --make-shared .; $B slave :`, ""},
+		"shared namespace":  {`mount --make-shared .; $B unchanged :`, ""},
+		"slave of a slave":  {`mount --make-shared .; $B slave "mount --make-shared .; $B slave :"`, ""},
+		"slave of a private one": {`mount --make-shared .; $B private "mount --make-shared .; $B slave :"`,
+			"copy: beside m\ncopy: beside m\n"},
 		"bind mount in a slave":     {`mount --make-shared .; $B slave "mount --bind m n"`, "copy: beside n\n"},
 		"what is around bound, too": {`mount --make-shared .; mkdir ../o; mount --bind . ../o; umount m; mount -t tmpfs -o size=1m none m`, ""},
 	} {

@@ -1,9 +1,9 @@
-// Package proc reads the information on processes and on the host in /proc, which proc(5) and the manual pages that it refers
-// to describe. Package mountinfo reads the information on mounts.
+// Package proc reads the information on processes and on the host in /proc, which proc(5) and the manual pages that it
+// refers to describe. Package mountinfo reads the information on mounts.
 //
-// A process can end at any time, and another process can receive its ID. So a caller that stores a process ID must store
-// Stat.Started with it. Files of other users' processes may be unreadable: the methods then return the error of the system
-// call.
+// A process can end at any time, and another process can receive its ID. So a caller that stores a process ID must
+// store Stat.Started with it. Files of other users' processes may be unreadable: the methods then return the error of
+// the system call.
 //
 // The package must not import packages that are slow to initialize, because git starts a program that uses this package
 // for every command.
@@ -85,8 +85,8 @@ func (p Process) Name() (string, error) {
 // SetName changes the name of this process's command (proc_pid_comm(5)).
 func SetName(name string) error { return os.WriteFile(Self.file("comm"), []byte(name), 0) }
 
-// Args returns the arguments that p was started with, beginning with the command (proc_pid_cmdline(5)). It returns nil if p is
-// exiting, if p has ended and its parent has not waited for it yet, or if p is a thread of the kernel.
+// Args returns the arguments that p was started with, beginning with the command (proc_pid_cmdline(5)). It returns nil
+// if p is exiting, if p has ended and its parent has not waited for it yet, or if p is a thread of the kernel.
 func (p Process) Args() ([]string, error) {
 	text, err := os.ReadFile(p.file("cmdline"))
 	if err != nil || len(text) == 0 {
@@ -104,8 +104,8 @@ func (p Process) Environ() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
-// Dir returns the working directory of p (proc_pid_cwd(5)). If the directory was removed, the kernel appends " (deleted)" to its
-// path. The kernel also appends this text to the results of RootDir and Executable.
+// Dir returns the working directory of p (proc_pid_cwd(5)). If the directory was removed, the kernel appends "
+// (deleted)" to its path. The kernel also appends this text to the results of RootDir and Executable.
 func (p Process) Dir() (string, error) { return os.Readlink(p.file("cwd")) }
 
 // DirNumber returns the device number and the inode number of p's working directory. It sends no request to the file
@@ -124,12 +124,12 @@ func (p Process) RootDir() (string, error) { return os.Readlink(p.file("root")) 
 // Executable returns the path of the program that p runs (proc_pid_exe(5)).
 func (p Process) Executable() (string, error) { return os.Readlink(p.ExecutablePath()) }
 
-// ExecutablePath returns a path at which the program of p can be opened and executed, even if the program's file was removed or
-// replaced.
+// ExecutablePath returns a path at which the program of p can be opened and executed, even if the program's file was
+// removed or replaced.
 func (p Process) ExecutablePath() string { return p.file("exe") }
 
-// Namespace returns the name of p's namespace of the given kind, which is "mnt" or "pid" (proc_pid_ns(5)). The names for two
-// processes are equal if both processes are in the same namespace.
+// Namespace returns the name of p's namespace of the given kind, which is "mnt" or "pid" (proc_pid_ns(5)). The names
+// for two processes are equal if both processes are in the same namespace.
 func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.NamespacePath(kind)) }
 
 // NamespacePath returns the path of the file that represents a namespace of the process; see namespaces(7).
@@ -150,8 +150,8 @@ func (p Process) MapsBelow(dir string) bool {
 // Stack returns the kernel's call stack of a thread (proc_pid_stack(5)). Only root may read it.
 func (p Process) Stack() ([]byte, error) { return os.ReadFile(p.file("stack")) }
 
-// Memory opens p's memory as a file in which an offset is an address (proc_pid_mem(5)). The parameter flag is os.O_RDONLY or
-// os.O_RDWR.
+// Memory opens p's memory as a file in which an offset is an address (proc_pid_mem(5)). The parameter flag is
+// os.O_RDONLY or os.O_RDWR.
 func (p Process) Memory(flag int) (*os.File, error) { return os.OpenFile(p.file("mem"), flag, 0) }
 
 // Cgroup is one line of proc_pid_cgroup(5), which describes a control group of a process.
@@ -178,8 +178,8 @@ func ParseCgroups(text string) (groups []Cgroup) {
 	return groups
 }
 
-// ResidentBytes returns the size of p's resident memory in bytes. It multiplies the second field of proc_pid_statm(5), which
-// counts pages, by the page size. It returns false if the size cannot be read.
+// ResidentBytes returns the size of p's resident memory in bytes. It multiplies the second field of proc_pid_statm(5),
+// which counts pages, by the page size. It returns false if the size cannot be read.
 func (p Process) ResidentBytes() (int64, bool) {
 	text, err := os.ReadFile(p.file("statm"))
 	fields := strings.Fields(string(text))

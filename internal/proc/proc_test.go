@@ -16,10 +16,12 @@ import (
 func TestParseStat(t *testing.T) {
 	const rest = " S 1 1 1 0 -1 4194304 100 0 0 0 0 0 0 0 20 0 1 0 1234 0 0"
 	s, err := ParseStat([]byte("77 (git (a) b)" + rest))
-	if want := (Stat{Name: "git (a) b", State: 'S', Parent: 1, Start: 1234}); s != want || err != nil || s.Started() != 12340*time.Millisecond {
+	if want := (Stat{Name: "git (a) b", State: 'S', Parent: 1, Start: 1234}); s != want || err != nil ||
+		s.Started() != 12340*time.Millisecond {
 		t.Errorf("stat: got %+v, %v, want %+v", s, err, want)
 	}
-	for _, bad := range []string{"", "77 git S 1", "77 (git", "77 (git) S 1", "77 (git)" + strings.Replace(rest, "1234", "-1", 1), "77 (git)" + strings.Replace(rest, " S", " SS", 1)} {
+	for _, bad := range []string{"", "77 git S 1", "77 (git", "77 (git) S 1",
+		"77 (git)" + strings.Replace(rest, "1234", "-1", 1), "77 (git)" + strings.Replace(rest, " S", " SS", 1)} {
 		if s, err := ParseStat([]byte(bad)); !errors.Is(err, ErrStat) || s != (Stat{}) {
 			t.Errorf("stat %q: got %+v, %v, want %v", bad, s, err, ErrStat)
 		}
@@ -135,7 +137,8 @@ func TestParseSystemCall(t *testing.T) {
 	if !ok || c.Number != 257 || c.Args[2] != 0x941 || c.Stack != 0x7ffe7e510f50 {
 		t.Errorf("system call is %+v, %v", c, ok)
 	}
-	for _, line := range []string{"", "running\n", "-1 0x7ffe7e510f50 0x7f9fdd51a011\n", strings.Replace(line, "257", "x", 1), strings.Replace(line, "0x941", "x", 1)} {
+	for _, line := range []string{"", "running\n", "-1 0x7ffe7e510f50 0x7f9fdd51a011\n",
+		strings.Replace(line, "257", "x", 1), strings.Replace(line, "0x941", "x", 1)} {
 		if c, ok := ParseSystemCall([]byte(line)); ok {
 			t.Errorf("invalid line %q was parsed as %+v", line, c)
 		}
@@ -160,7 +163,8 @@ func TestHost(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	stat, _ := os.ReadFile("/proc/self/stat")
 	status, _ := os.ReadFile("/proc/self/status")
-	for _, seed := range [][]byte{stat, status, []byte("0::/a.service\n1:name=systemd:/\n"), []byte("0 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8")} {
+	for _, seed := range [][]byte{stat, status, []byte("0::/a.service\n1:name=systemd:/\n"),
+		[]byte("0 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8")} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

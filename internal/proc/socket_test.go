@@ -41,7 +41,8 @@ func TestSocketOwnerOfOtherUser(t *testing.T) {
    4: 01:1 zz:1 01 0:0 0:0 0 5 0 3
 `
 	for from, want := range map[string]uint32{"127.0.0.1:50000": 1001, "127.0.0.1:50001": 1002} {
-		uid, ok := socketOwner(bufio.NewScanner(strings.NewReader(table)), netip.MustParseAddrPort(from), netip.MustParseAddrPort("127.0.0.1:8080"))
+		uid, ok := socketOwner(bufio.NewScanner(strings.NewReader(table)), netip.MustParseAddrPort(from),
+			netip.MustParseAddrPort("127.0.0.1:8080"))
 		if !ok || uid != want {
 			t.Errorf("owner of the socket at %s: got %d, %v, want %d", from, uid, ok, want)
 		}

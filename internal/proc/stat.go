@@ -22,8 +22,9 @@ type Stat struct {
 	State  byte
 	Parent int    // process ID of the parent
 	Start  uint64 // start time, in ticks since the boot of the host
-	// ArgStart is the start of the memory in which the kernel put the arguments and, after them, the environment; EnvEnd is the
-	// end of this memory. Both are 0 if they are unknown, for example for processes that this process may not trace.
+	// ArgStart is the start of the memory in which the kernel put the arguments and, after them, the environment; EnvEnd
+	// is the end of this memory. Both are 0 if they are unknown, for example for processes that this process may not
+	// trace.
 	ArgStart, EnvEnd int64
 }
 
@@ -69,8 +70,8 @@ func ParseStat(text []byte) (s Stat, err error) {
 	return s, nil
 }
 
-// Identity returns a text that identifies a process among all processes of this boot: its process ID and its start time. It
-// returns "" if there is no such process.
+// Identity returns a text that identifies a process among all processes of this boot: its process ID and its start
+// time. It returns "" if there is no such process.
 func Identity(pid int) string {
 	s, err := Of(pid).Stat()
 	if err != nil {
@@ -79,8 +80,8 @@ func Identity(pid int) string {
 	return strconv.Itoa(pid) + "." + strconv.FormatUint(s.Start, 10)
 }
 
-// Times returns two durations: the time that a thread has spent on a processor, and the time that it has spent waiting for a
-// processor. A wait is counted when it has ended. The source is /proc/PID/schedstat, whose values are nanoseconds
+// Times returns two durations: the time that a thread has spent on a processor, and the time that it has spent waiting
+// for a processor. A wait is counted when it has ended. The source is /proc/PID/schedstat, whose values are nanoseconds
 // (Documentation/scheduler/sched-stats.rst).
 func (p Process) Times() (ran, waited time.Duration, ok bool) {
 	text, err := os.ReadFile(p.file("schedstat"))

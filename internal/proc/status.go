@@ -69,9 +69,9 @@ type SystemCall struct {
 	Stack  uint64 // stack pointer
 }
 
-// SystemCall returns the system call in which a thread is blocked. If the thread is not blocked, running is true and ok is false.
-// The result ok is also false if the thread is blocked outside of a system call, if the thread has ended, or if this process may
-// not inspect the thread.
+// SystemCall returns the system call in which a thread is blocked. If the thread is not blocked, running is true and ok
+// is false. The result ok is also false if the thread is blocked outside of a system call, if the thread has ended, or
+// if this process may not inspect the thread.
 func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	line, err := os.ReadFile(p.file("syscall"))
 	if err != nil {
@@ -84,8 +84,8 @@ func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	return c, false, ok
 }
 
-// ParseSystemCall parses the line in the file that proc_pid_syscall(5) describes. The line contains the number of the system call
-// in decimal, then six arguments, the stack pointer and the program counter in hexadecimal.
+// ParseSystemCall parses the line in the file that proc_pid_syscall(5) describes. The line contains the number of the
+// system call in decimal, then six arguments, the stack pointer and the program counter in hexadecimal.
 func ParseSystemCall(line []byte) (c SystemCall, ok bool) {
 	fields := bytes.Fields(line)
 	if len(fields) != 9 {

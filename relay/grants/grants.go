@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Valid is the time for which a proof is valid. It bounds the time for which a client whose access was revoked can still read
-	// objects from the relay.
+	// Valid is the time for which a proof is valid. It bounds the time for which a client whose access was revoked can
+	// still read objects from the relay.
 	Valid = 5 * time.Second
 	// renewAfter is the age of a proof after which its next use starts a new proof in the background, so that a client
 	// which reads continuously never waits.

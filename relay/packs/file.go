@@ -1,15 +1,16 @@
 // Package packs defines the files that a relay stores: packs of git with a table, and tables without a pack.
 //
-// A file consists of a body, a table and a footer. The body is empty or a complete pack of git. The footer has 48 bytes: a magic text
-// (8 bytes), the length of the table (8 bytes, big endian), and the SHA-256 of everything before it (32 bytes). There are four kinds,
-// which differ in their tables:
+// A file consists of a body, a table and a footer. The body is empty or a complete pack of git. The footer has 48
+// bytes: a magic text (8 bytes), the length of the table (8 bytes, big endian), and the SHA-256 of everything before it
+// (32 bytes). There are four kinds, which differ in their tables:
 //
 //	snap  a pack as a git server has sent it; the table lists the commits whose parents are missing
 //	tree  a pack of a tag, a commit and trees, each without delta; the table lists the objects with their places
 //	blob  the same for blobs
 //	size  no pack; the table lists objects with their sizes
 //
-// Objects of kinds tree and blob are stored without deltas, so that each of them can be read and sent without the others.
+// Objects of kinds tree and blob are stored without deltas, so that each of them can be read and sent without the
+// others.
 package packs
 
 import (
@@ -114,7 +115,8 @@ func read(f *os.File, check bool) (*File, error) {
 	}
 	if check {
 		sum := sha256.New()
-		if _, err := io.CopyBuffer(onlyWriter{sum}, onlyReader{io.NewSectionReader(f, 0, size-sha256.Size)}, make([]byte, 256<<10)); err != nil {
+		if _, err := io.CopyBuffer(onlyWriter{sum}, onlyReader{io.NewSectionReader(f, 0, size-sha256.Size)},
+			make([]byte, 256<<10)); err != nil {
 			return nil, err
 		}
 		if string(sum.Sum(nil)) != string(end[FooterSize-sha256.Size:]) {

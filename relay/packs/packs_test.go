@@ -120,7 +120,8 @@ func TestPacks(t *testing.T) {
 
 // Every change of a byte is noticed.
 func TestDamage(t *testing.T) {
-	path := write(t, object.SHA1, map[object.ID][]byte{object.MustID("8baef1b4abc478178b004d62031cf7fe6db6f903"): []byte("abc")})
+	path := write(t, object.SHA1,
+		map[object.ID][]byte{object.MustID("8baef1b4abc478178b004d62031cf7fe6db6f903"): []byte("abc")})
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +163,8 @@ func FuzzTables(f *testing.F) {
 		IDs(b)
 		VerifyEntry(b, object.SHA1, id, object.Blob)
 		if len(b) >= FooterSize {
-			if start, n, err := ParseFooter(b[len(b)-FooterSize:], int64(len(b))); err == nil && (start < 0 || n < 0 || start+n+FooterSize != int64(len(b))) {
+			if start, n, err := ParseFooter(b[len(b)-FooterSize:], int64(len(b))); err == nil &&
+				(start < 0 || n < 0 || start+n+FooterSize != int64(len(b))) {
 				t.Errorf("table at %d, %d bytes, in %d", start, n, len(b))
 			}
 		}

@@ -88,7 +88,8 @@ func TestChangesAreLocal(t *testing.T) {
 		for _, at := range []int{0, 7_000, 19_999} {
 			changed := slices.Clone(ids)
 			changed[at] = blob(1_000_000)
-			for what, list := range map[string][]object.ID{"changed": changed, "new": slices.Insert(slices.Clone(ids), at, blob(1_000_000))} {
+			for what, list := range map[string][]object.ID{"changed": changed,
+				"new": slices.Insert(slices.Clone(ids), at, blob(1_000_000))} {
 				after, _ := cut(list, known)
 				news := 0
 				for g := range after.Groups() {
@@ -118,7 +119,8 @@ func entry(mode, name string, id object.ID) string {
 func TestPlan(t *testing.T) {
 	all := Objects{}
 	sub := put(all, entry("100644", "a", blob(1))+entry("100644", "b", blob(2)))
-	root := put(all, entry("40000", "d", sub)+entry("40000", "e", sub)+entry("120000", "l", blob(3))+entry("160000", "m", blob(9)))
+	root := put(all, entry("40000", "d", sub)+entry("40000", "e", sub)+entry("120000", "l", blob(3))+
+		entry("160000", "m", blob(9)))
 	text := []byte("tree " + root.String() + "\ncommitter c <c@x> 1 +0000\n\nm\n")
 	commit, _ := object.Hash(object.SHA1, object.Commit, text)
 	all[commit] = Structure{object.Commit, text}

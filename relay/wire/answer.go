@@ -219,8 +219,8 @@ func ReadRefs(r io.Reader, f object.Format, each func(object.ID)) error {
 	}
 }
 
-// ReadCapabilities reads the first message of a server of protocol version 2, and returns the values of its capabilities by their names.
-// The error is a Refused if the server refuses access.
+// ReadCapabilities reads the first message of a server of protocol version 2, and returns the values of its
+// capabilities by their names. The error is a Refused if the server refuses access.
 func ReadCapabilities(r io.Reader) (map[string]string, error) {
 	p := pktline.NewReader(r, pktline.MaxPacket)
 	caps := map[string]string{}

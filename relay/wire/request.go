@@ -1,6 +1,6 @@
-// Package wire reads and writes the messages of git's protocol version 2 that a relay has to understand: requests of clients, answers of
-// git servers to them, and packs in the side bands of answers. The formats are those of git's Documentation/gitprotocol-v2.txt and
-// gitprotocol-pack.txt. Both sides are untrusted.
+// Package wire reads and writes the messages of git's protocol version 2 that a relay has to understand: requests of
+// clients, answers of git servers to them, and packs in the side bands of answers. The formats are those of git's
+// Documentation/gitprotocol-v2.txt and gitprotocol-pack.txt. Both sides are untrusted.
 package wire
 
 import (
@@ -27,7 +27,8 @@ type Request struct {
 	Wants  []object.ID // each once
 	Depth  int         // number of generations of history; 0: all
 	Filter string      // filter of objects; "": none
-	// Shallow reports whether the client has named commits whose parents it lacks. The answer then has a list of such commits.
+	// Shallow reports whether the client has named commits whose parents it lacks. The answer then has a list of such
+	// commits.
 	Shallow bool
 	// Plain is true if the answer depends only on the fields above. It is false if the client states objects that it
 	// has, negotiates, or wants refs by their names.
@@ -157,7 +158,8 @@ func begin(command string, f object.Format, room int) []byte {
 	return pktline.AppendDelim(pktline.AppendLine(b, "object-format="+f.String()))
 }
 
-// Fetch returns the request for a pack of the wants, without negotiation. depth is 0 for all commits, and filter is "" for no filter.
+// Fetch returns the request for a pack of the wants, without negotiation. depth is 0 for all commits, and filter is ""
+// for no filter.
 func Fetch(f object.Format, wants []object.ID, depth int, filter string) []byte {
 	b := begin("fetch", f, len(wants)*(2*f.Size()+10))
 	b = pktline.AppendLine(b, "no-progress")

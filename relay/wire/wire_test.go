@@ -37,7 +37,8 @@ func TestParseRequest(t *testing.T) {
 		filter               string
 		plain, shallow, fail bool
 	}{
-		"snap":        {[]string{"thin-pack", "ofs-delta", "deepen 2", "filter blob:none", "want " + one.String(), "want " + one.String(), "done"}, 1, 2, "blob:none", true, false, false},
+		"snap": {[]string{"thin-pack", "ofs-delta", "deepen 2", "filter blob:none", "want " + one.String(),
+			"want " + one.String(), "done"}, 1, 2, "blob:none", true, false, false},
 		"blobs":       {[]string{"want " + one.String(), "want " + two.String(), "done"}, 2, 0, "", true, false, false},
 		"shallow":     {[]string{"shallow " + two.String(), "want " + one.String(), "done"}, 1, 0, "", true, true, false},
 		"haves":       {[]string{"want " + one.String(), "have " + two.String(), "done"}, 1, 0, "", false, false, false},
@@ -56,17 +57,20 @@ func TestParseRequest(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if len(r.Wants) != c.wants || r.Depth != c.depth || r.Filter != c.filter || r.Plain != c.plain || r.Shallow != c.shallow {
+		if len(r.Wants) != c.wants || r.Depth != c.depth || r.Filter != c.filter || r.Plain != c.plain ||
+			r.Shallow != c.shallow {
 			t.Errorf("%s: got %+v", name, r)
 		}
 	}
-	if r, err := ParseRequest(Fetch(object.SHA1, []object.ID{one, two}, 2, "blob:none")); err != nil || !r.Plain || len(r.Wants) != 2 {
+	if r, err := ParseRequest(Fetch(object.SHA1, []object.ID{one, two}, 2, "blob:none")); err != nil || !r.Plain ||
+		len(r.Wants) != 2 {
 		t.Errorf("own request: got %+v, %v", r, err)
 	}
 	if r, err := ParseRequest(ObjectInfo(object.SHA1, []object.ID{one})); err != nil || !r.Size || len(r.Sizes) != 1 {
 		t.Errorf("own request for sizes: got %+v, %v", r, err)
 	}
-	if r, err := ParseRequest(message("command=object-info", "|", "size", "type", "oid "+one.String())); err != nil || r.Size {
+	if r, err := ParseRequest(message("command=object-info", "|", "size", "type", "oid "+one.String())); err != nil ||
+		r.Size {
 		t.Errorf("request for sizes and types: got %+v, %v", r, err)
 	}
 }
@@ -93,7 +97,8 @@ func TestFetchAnswers(t *testing.T) {
 	}
 	w.KeepAlive()
 	var copied bytes.Buffer
-	if n, err := NewFetchWriter(&copied, func() {}).Copy(bytes.NewReader(b.Bytes())); err != nil || n != int64(b.Len()) || copied.String() != b.String() {
+	if n, err := NewFetchWriter(&copied, func() {}).Copy(bytes.NewReader(b.Bytes())); err != nil || n != int64(b.Len()) ||
+		copied.String() != b.String() {
 		t.Errorf("copy of an answer: %d of %d bytes, %v", n, b.Len(), err)
 	}
 	a, err := ReadFetch(&b, object.SHA1)
@@ -111,20 +116,23 @@ func TestFetchAnswers(t *testing.T) {
 		t.Errorf("answer without its end: got %v", err)
 	}
 	var refused Refused
-	if _, err := ReadFetch(bytes.NewReader(message("ERR upload-pack: not our ref")), object.SHA1); !errors.As(err, &refused) {
+	if _, err := ReadFetch(bytes.NewReader(message("ERR upload-pack: not our ref")),
+		object.SHA1); !errors.As(err, &refused) {
 		t.Errorf("refusal: got %v", err)
 	}
 	if _, err := ReadCapabilities(bytes.NewReader(message("ERR no access"))); !errors.As(err, &refused) {
 		t.Errorf("refused discovery: got %v", err)
 	}
-	if err := ReadRefs(bytes.NewReader(message("ERR no access")), object.SHA1, func(object.ID) {}); !errors.As(err, &refused) {
+	if err := ReadRefs(bytes.NewReader(message("ERR no access")), object.SHA1,
+		func(object.ID) {}); !errors.As(err, &refused) {
 		t.Errorf("refused listing: got %v", err)
 	}
 }
 
 func TestReadRefs(t *testing.T) {
 	var ids []object.ID
-	lines := message(one.String()+" HEAD symref-target:refs/heads/main", "unborn refs/heads/x", one.String()+" refs/tags/v1 peeled:"+two.String())
+	lines := message(one.String()+" HEAD symref-target:refs/heads/main", "unborn refs/heads/x",
+		one.String()+" refs/tags/v1 peeled:"+two.String())
 	err := ReadRefs(bytes.NewReader(lines), object.SHA1, func(id object.ID) { ids = append(ids, id) })
 	if err != nil || len(ids) != 3 || ids[0] != one || ids[2] != two {
 		t.Errorf("refs: got %v, %v", ids, err)
@@ -137,7 +145,8 @@ func TestSizes(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0] != -1 || got[1] != 7 {
 		t.Errorf("sizes: got %v, %v", got, err)
 	}
-	for _, bad := range [][]byte{message("size", one.String()+" -1"), message("size", two.String()+" 1"), message("type"), []byte("0005")} {
+	for _, bad := range [][]byte{message("size", one.String()+" -1"), message("size", two.String()+" 1"), message("type"),
+		[]byte("0005")} {
 		if _, err := ReadSizes(bytes.NewReader(bad), object.SHA1, []object.ID{one}); err == nil {
 			t.Errorf("sizes %q were accepted", bad)
 		}
@@ -150,7 +159,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add(message("command=ls-refs", "|", "peel"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := ParseRequest(b)
-		if err == nil && r.Command == "fetch" && r.Plain && len(r.Wants) > 0 && !r.Shallow && !strings.Contains(r.Filter, "\n") {
+		if err == nil && r.Command == "fetch" && r.Plain && len(r.Wants) > 0 && !r.Shallow &&
+			!strings.Contains(r.Filter, "\n") {
 			again, err := ParseRequest(Fetch(r.Format, r.Wants, r.Depth, r.Filter))
 			if err != nil || len(again.Wants) != len(r.Wants) || again.Depth != r.Depth || again.Filter != r.Filter {
 				t.Errorf("request %+v was written as %+v (%v)", r, again, err)

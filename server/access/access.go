@@ -1,8 +1,8 @@
 // Package access creates tokens, finds the token of a request, and decides whether the token allows the request.
 //
-// A token is a prefix and 40 random hexadecimal digits. Together they are its secret; only the SHA-256 of the secret is stored. The
-// text of a token of a repository also contains the time at which it expires, which informs its user; the server uses the time in the
-// record.
+// A token is a prefix and 40 random hexadecimal digits. Together they are its secret; only the SHA-256 of the secret is
+// stored. The text of a token of a repository also contains the time at which it expires, which informs its user; the
+// server uses the time in the record.
 //
 // Locks: Guard.mu is a leaf.
 package access
@@ -75,9 +75,9 @@ func newGuard(t tokens) *Guard {
 	return &Guard{tokens: t, every: 750 * time.Millisecond, watched: map[string]map[*watch]bool{}}
 }
 
-// Mint returns a new token with a random secret, and the text for its user: art_v1_SECRET?expires=UNIX for repositories,
-// afs_admin_SECRET and afs_owner_SECRET for the REST API. Only the hash of the secret is in the record. Mint sets ID, Hash and
-// Created; the scope is WriteScope unless the caller has set another one.
+// Mint returns a new token with a random secret, and the text for its user: art_v1_SECRET?expires=UNIX for
+// repositories, afs_admin_SECRET and afs_owner_SECRET for the REST API. Only the hash of the secret is in the record.
+// Mint sets ID, Hash and Created; the scope is WriteScope unless the caller has set another one.
 func Mint(t records.Token, now time.Time) (records.Token, string) {
 	var random [secretBytes]byte
 	rand.Read(random[:]) // never fails
@@ -97,8 +97,8 @@ func hashOf(secret string) []byte {
 	return sum[:]
 }
 
-// Admin returns the token of a request to the REST API. The argument needs is the namespace that the request concerns, or "" for the
-// whole account. Repository tokens are refused with ErrInvalid.
+// Admin returns the token of a request to the REST API. The argument needs is the namespace that the request concerns,
+// or "" for the whole account. Repository tokens are refused with ErrInvalid.
 func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope records.Scope) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	switch {
@@ -112,8 +112,8 @@ func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope 
 	return t, nil
 }
 
-// Control returns the token of a request to the REST API that every token for the REST API allows, whatever its namespace and scope
-// are.
+// Control returns the token of a request to the REST API that every token for the REST API allows, whatever its
+// namespace and scope are.
 func (g *Guard) Control(ctx context.Context, r *http.Request) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	if err == nil && t.Role != records.AdminToken && t.Role != records.OwnerToken {
@@ -130,10 +130,11 @@ func (g *Guard) Any(ctx context.Context, r *http.Request) (records.Token, error)
 	return g.token(ctx, r.Header)
 }
 
-// Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as password.
-// Tokens for the REST API are also accepted. If the repository does not exist, repo has only its namespace: tokens of repositories are
-// then refused with ErrInvalid.
-func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, scope records.Scope) (records.Token, error) {
+// Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as
+// password. Tokens for the REST API are also accepted. If the repository does not exist, repo has only its namespace:
+// tokens of repositories are then refused with ErrInvalid.
+func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo,
+	scope records.Scope) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	if err != nil {
 		return records.Token{}, err
@@ -157,8 +158,8 @@ func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, sco
 	return t, nil
 }
 
-// ownerOf reports whether an owner's token is for a namespace. Names of namespaces are found without regard to case, so the token and the
-// request may spell the name differently.
+// ownerOf reports whether an owner's token is for a namespace. Names of namespaces are found without regard to case, so
+// the token and the request may spell the name differently.
 func ownerOf(t records.Token, namespace string) bool {
 	return t.Namespace != "" && strings.EqualFold(t.Namespace, namespace)
 }
@@ -181,18 +182,20 @@ func (g *Guard) token(ctx context.Context, h http.Header) (records.Token, error)
 		return records.Token{}, ErrInvalid
 	case err != nil:
 		return records.Token{}, err
-	case subtle.ConstantTimeCompare(hash, t.Hash) != 1, !t.Revoked.IsZero(), !t.Expires.IsZero() && !time.Now().Before(t.Expires):
+	case subtle.ConstantTimeCompare(hash, t.Hash) != 1, !t.Revoked.IsZero(),
+		!t.Expires.IsZero() && !time.Now().Before(t.Expires):
 		return records.Token{}, ErrInvalid
 	}
 	return t, nil
 }
 
-// Adopt returns a token of the REST API whose text an operator has chosen: afs_admin_ or afs_owner_ and 40 hexadecimal digits. Like
-// Mint, it sets ID, Hash and Created.
+// Adopt returns a token of the REST API whose text an operator has chosen: afs_admin_ or afs_owner_ and 40 hexadecimal
+// digits. Like Mint, it sets ID, Hash and Created.
 func Adopt(t records.Token, text string, now time.Time) (records.Token, error) {
 	secret, ok := secretOf(text)
 	if !ok || secret != text || !strings.HasPrefix(text, prefixes[t.Role]) {
-		return records.Token{}, fmt.Errorf("token must consist of %s and %d hexadecimal digits", prefixes[t.Role], 2*secretBytes)
+		return records.Token{}, fmt.Errorf("token must consist of %s and %d hexadecimal digits", prefixes[t.Role],
+			2*secretBytes)
 	}
 	t.ID, t.Created, t.Hash, t.Scope = records.NewID(), now, hashOf(text), records.WriteScope
 	return t, nil

@@ -50,7 +50,8 @@ func (t *table) Revoke(_ context.Context, id string, _ []records.Event, _ record
 	return nil
 }
 
-func (t *table) Rotate(ctx context.Context, old string, next records.Token, events []records.Event, cause records.Cause) error {
+func (t *table) Rotate(ctx context.Context, old string, next records.Token, events []records.Event,
+	cause records.Cause) error {
 	if err := t.Revoke(ctx, old, events, cause); err != nil {
 		return err
 	}
@@ -96,9 +97,11 @@ func TestGit(t *testing.T) {
 	repo := records.Repo{ID: "r1", Namespace: "ns"}
 	day := time.Now().Add(24 * time.Hour)
 	_, write := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Expires: day})
-	_, read := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Scope: records.ReadScope, Expires: day})
+	_, read := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Scope: records.ReadScope,
+		Expires: day})
 	_, other := db.mint(records.Token{Role: records.RepoToken, RepoID: "r2", Namespace: "ns", Expires: day})
-	_, expired := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Expires: time.Now().Add(-time.Second)})
+	_, expired := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns",
+		Expires: time.Now().Add(-time.Second)})
 	revoked, revokedText := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Expires: day})
 	_, admin := db.mint(records.Token{Role: records.AdminToken})
 	_, owner := db.mint(records.Token{Role: records.OwnerToken, Namespace: "ns"})
@@ -149,16 +152,19 @@ func TestGit(t *testing.T) {
 	if _, err := g.Git(t.Context(), r, repo, records.ReadScope); err != ErrInvalid {
 		t.Errorf("two credentials: got %v, want %v", err, ErrInvalid)
 	}
-	if _, err := g.Git(t.Context(), request("Bearer "+write), records.Repo{Namespace: "ns"}, records.ReadScope); err != ErrInvalid {
+	if _, err := g.Git(t.Context(), request("Bearer "+write), records.Repo{Namespace: "ns"},
+		records.ReadScope); err != ErrInvalid {
 		t.Errorf("token of a repository for a missing one: got %v, want %v", err, ErrInvalid)
 	}
 	for _, text := range []string{admin, owner} {
-		if _, err := g.Git(t.Context(), request("Bearer "+text), records.Repo{Namespace: "ns"}, records.ReadScope); err != nil {
+		if _, err := g.Git(t.Context(), request("Bearer "+text), records.Repo{Namespace: "ns"},
+			records.ReadScope); err != nil {
 			t.Errorf("token %.9s for a missing repository: got %v, want nil", text, err)
 		}
 	}
 	db.err = records.ErrUnavailable
-	if _, err := g.Git(t.Context(), request("Bearer "+write), repo, records.ReadScope); !errors.Is(err, records.ErrUnavailable) {
+	if _, err := g.Git(t.Context(), request("Bearer "+write), repo, records.ReadScope); !errors.Is(err,
+		records.ErrUnavailable) {
 		t.Errorf("without database: got %v, want %v", err, records.ErrUnavailable)
 	}
 }
@@ -168,7 +174,8 @@ func TestAdmin(t *testing.T) {
 	_, admin := db.mint(records.Token{Role: records.AdminToken})
 	_, auditor := db.mint(records.Token{Role: records.AdminToken, Scope: records.ReadScope})
 	_, owner := db.mint(records.Token{Role: records.OwnerToken, Namespace: "ns"})
-	_, repo := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns", Expires: time.Now().Add(time.Hour)})
+	_, repo := db.mint(records.Token{Role: records.RepoToken, RepoID: "r1", Namespace: "ns",
+		Expires: time.Now().Add(time.Hour)})
 	g := newGuard(db)
 	for _, c := range []struct {
 		name, text, needs string
@@ -196,14 +203,17 @@ func TestMint(t *testing.T) {
 	if !strings.HasPrefix(text, "art_v1_") || !strings.HasSuffix(text, "?expires=1900000000") || len(text) != 7+40+19 {
 		t.Errorf("text of a token: %q", text)
 	}
-	if a.ID == "" || a.Label != "x" || a.Created.IsZero() || a.Scope != records.WriteScope || bytes.Contains(a.Hash, []byte(text[7:47])) {
+	if a.ID == "" || a.Label != "x" || a.Created.IsZero() || a.Scope != records.WriteScope ||
+		bytes.Contains(a.Hash, []byte(text[7:47])) {
 		t.Errorf("record of a token: %+v", a)
 	}
-	if b, again := Mint(records.Token{Role: records.RepoToken, Expires: expires}, time.Now()); again == text || b.ID == a.ID {
+	if b, again := Mint(records.Token{Role: records.RepoToken, Expires: expires}, time.Now()); again == text ||
+		b.ID == a.ID {
 		t.Error("two tokens are equal")
 	}
 	for role, prefix := range map[records.Role]string{records.AdminToken: "afs_admin_", records.OwnerToken: "afs_owner_"} {
-		if _, text := Mint(records.Token{Role: role}, time.Now()); !strings.HasPrefix(text, prefix) || len(text) != len(prefix)+40 {
+		if _, text := Mint(records.Token{Role: role}, time.Now()); !strings.HasPrefix(text, prefix) ||
+			len(text) != len(prefix)+40 {
 			t.Errorf("text of a token of role %s: %q", role, text)
 		}
 	}
@@ -261,7 +271,8 @@ func TestNoTransferNoLookUp(t *testing.T) {
 
 func FuzzCredentials(f *testing.F) {
 	_, text := Mint(records.Token{Role: records.RepoToken, Expires: time.Unix(1900000000, 0)}, time.Now())
-	for _, s := range []string{"Bearer " + text, basic("x", text), basic("", url.QueryEscape(text)), "Basic", "Bearer %", "Basic Og=="} {
+	for _, s := range []string{"Bearer " + text, basic("x", text), basic("", url.QueryEscape(text)), "Basic", "Bearer %",
+		"Basic Og=="} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, header string) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// credentials returns the secret in the values of the header Authorization. It returns ErrMissing if there is no value, and
-// ErrInvalid if the value cannot contain a token.
+// credentials returns the secret in the values of the header Authorization. It returns ErrMissing if there is no value,
+// and ErrInvalid if the value cannot contain a token.
 func credentials(values []string) (secret string, err error) {
 	if len(values) == 0 || len(values) == 1 && values[0] == "" {
 		return "", ErrMissing
@@ -38,8 +38,8 @@ func credentials(values []string) (secret string, err error) {
 	return "", ErrInvalid
 }
 
-// secretOf returns the secret in the text of a token: the text itself, or the part of it before "?expires=". The text may be
-// percent-encoded, because users put tokens into URLs.
+// secretOf returns the secret in the text of a token: the text itself, or the part of it before "?expires=". The text
+// may be percent-encoded, because users put tokens into URLs.
 func secretOf(text string) (string, bool) {
 	if strings.Contains(text, "%") {
 		plain, err := url.PathUnescape(text)

@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/locks"
 )
 
-// ownerOnly in a rule means that the rule applies only while the repository belongs to the token's session (session.OwnerRef), and
-// only for names that are not reserved for other sessions. The session may claim a repository whose only branches and tags are those
-// that sessions push to repositories of others.
+// ownerOnly in a rule means that the rule applies only while the repository belongs to the token's session
+// (session.OwnerRef), and only for names that are not reserved for other sessions. The session may claim a repository
+// whose only branches and tags are those that sessions push to repositories of others.
 const ownerOnly records.Denial = "owner-only"
 
 // denials are the values of records.Denial.
@@ -44,8 +44,8 @@ type State struct {
 	Together []records.RefUpdate
 }
 
-// Allow returns nil if the rules of a token allow an update, and an error of type Refused if they do not. Several rules may match
-// the name of a ref: the update must not be denied by any of them. Other errors are those of State.
+// Allow returns nil if the rules of a token allow an update, and an error of type Refused if they do not. Several rules
+// may match the name of a ref: the update must not be denied by any of them. Other errors are those of State.
 func Allow(t records.Token, u records.RefUpdate, s State) error {
 	if len(t.Rules) == 0 {
 		return nil
@@ -88,8 +88,8 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 	return nil
 }
 
-// owns reports whether the repository belongs to a session, or is claimed for the session by this update or another update of the same
-// atomic push.
+// owns reports whether the repository belongs to a session, or is claimed for the session by this update or another
+// update of the same atomic push.
 func owns(name string, u records.RefUpdate, s State) (bool, error) {
 	if name == "" || strings.HasPrefix(u.Name, sessionHeads) {
 		return false, nil
@@ -137,15 +137,17 @@ func OwnerOf(ctx context.Context, repos *records.Repos, id string) (o Owner, err
 func OwnerIn(refs map[string]string) Owner {
 	o := Owner{ID: refs[session.OwnerRef]}
 	for name := range refs {
-		o.Others = o.Others || o.ID == "" && slices.ContainsFunc(othersRefs, func(n records.Names) bool { return name >= n.From && name < n.To })
+		o.Others = o.Others || o.ID == "" && slices.ContainsFunc(othersRefs,
+			func(n records.Names) bool { return name >= n.From && name < n.To })
 	}
 	return o
 }
 
-// SessionRules returns the rules of a token for one session. They allow the refs that a session pushes (session.Layout): its own refs,
-// notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names. They also allow cache
-// entries (package cacheentry), locks (package locks) and read profiles, which all sessions share. The glob of cache entries has two
-// components, and that of notes one, so that a session cannot create a ref that is in the way of others.
+// SessionRules returns the rules of a token for one session. They allow the refs that a session pushes
+// (session.Layout): its own refs, notes without rewinding them, and, if the repository belongs to the session, branches
+// and tags with plain names. They also allow cache entries (package cacheentry), locks (package locks) and read
+// profiles, which all sessions share. The glob of cache entries has two components, and that of notes one, so that a
+// session cannot create a ref that is in the way of others.
 func SessionRules(name string) ([]records.RefRule, error) {
 	if err := session.ValidName(name); err != nil {
 		return nil, err

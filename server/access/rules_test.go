@@ -35,9 +35,12 @@ func TestAllow(t *testing.T) {
 		{"no rules", nil, "refs/heads/main", move, true, true},
 		{"no match", []records.RefRule{rule("refs/heads/x")}, "refs/heads/main", create, false, false},
 		{"match", []records.RefRule{rule("refs/heads/*")}, "refs/heads/main", move, true, true},
-		{"no-push", []records.RefRule{rule("refs/heads/main", records.NoPush), rule("**")}, "refs/heads/main", create, false, false},
-		{"no-push last", []records.RefRule{rule("**"), rule("refs/heads/main", records.NoPush)}, "refs/heads/main", create, false, false},
-		{"no-push of another", []records.RefRule{rule("refs/heads/main", records.NoPush), rule("**")}, "refs/heads/x", remove, false, true},
+		{"no-push", []records.RefRule{rule("refs/heads/main", records.NoPush), rule("**")}, "refs/heads/main", create,
+			false, false},
+		{"no-push last", []records.RefRule{rule("**"), rule("refs/heads/main", records.NoPush)}, "refs/heads/main", create,
+			false, false},
+		{"no-push of another", []records.RefRule{rule("refs/heads/main", records.NoPush), rule("**")}, "refs/heads/x",
+			remove, false, true},
 		{"forward", []records.RefRule{rule("**", records.NoForcePush)}, "refs/heads/x", move, false, true},
 		{"forced", []records.RefRule{rule("**", records.NoForcePush)}, "refs/heads/x", move, true, false},
 		{"removal may be forced", []records.RefRule{rule("**", records.NoForcePush)}, "refs/heads/x", remove, true, true},
@@ -56,7 +59,8 @@ func TestAllow(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	err := Allow(records.Token{Rules: []records.RefRule{rule("**", records.NoForcePush)}}, records.RefUpdate{Name: "refs/heads/x", Old: one, New: two},
+	err := Allow(records.Token{Rules: []records.RefRule{rule("**", records.NoForcePush)}},
+		records.RefUpdate{Name: "refs/heads/x", Old: one, New: two},
 		State{Forced: func() (bool, error) { return false, broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("failed check: got %v, want %v", err, broken)
@@ -75,7 +79,8 @@ func TestSessionRules(t *testing.T) {
 		}
 		return blob.ID.String()
 	}
-	mine, theirs := records.Ref{Name: session.OwnerRef, ID: owner("s")}, records.Ref{Name: session.OwnerRef, ID: owner("t")}
+	mine, theirs := records.Ref{Name: session.OwnerRef, ID: owner("s")},
+		records.Ref{Name: session.OwnerRef, ID: owner("t")}
 	main, meta := records.Ref{Name: "refs/heads/main", ID: one}, records.Ref{Name: "refs/afs/meta/s", ID: one}
 	for _, c := range []struct {
 		there     []records.Ref
@@ -109,7 +114,8 @@ func TestSessionRules(t *testing.T) {
 		{[]records.Ref{meta}, session.OwnerRef, owner("s"), true},
 		{[]records.Ref{main}, session.OwnerRef, owner("s"), false},
 		{[]records.Ref{{Name: "refs/tags/v1", ID: one}}, session.OwnerRef, owner("s"), false},
-		{[]records.Ref{{Name: "refs/afs/meta/t", ID: one}, {Name: "refs/heads/afs/t/main", ID: one}}, session.OwnerRef, owner("s"), true},
+		{[]records.Ref{{Name: "refs/afs/meta/t", ID: one}, {Name: "refs/heads/afs/t/main", ID: one}}, session.OwnerRef,
+			owner("s"), true},
 		{[]records.Ref{theirs}, session.OwnerRef, owner("s"), false},
 		{[]records.Ref{theirs}, "refs/heads/main", one, false},
 		{[]records.Ref{mine, main}, "refs/heads/main", one, true},
@@ -137,10 +143,11 @@ func TestSessionRules(t *testing.T) {
 		}
 	}
 	for _, claim := range []string{owner("s"), owner("t")} {
-		err := Allow(records.Token{Rules: rules, Session: "s"}, records.RefUpdate{Name: "refs/heads/main", Old: none, New: one}, State{
-			Owner: func() (Owner, error) { return Owner{}, nil }, Format: "sha1",
-			Together: []records.RefUpdate{{Name: session.OwnerRef, Old: none, New: claim}},
-		})
+		err := Allow(records.Token{Rules: rules, Session: "s"},
+			records.RefUpdate{Name: "refs/heads/main", Old: none, New: one}, State{
+				Owner: func() (Owner, error) { return Owner{}, nil }, Format: "sha1",
+				Together: []records.RefUpdate{{Name: session.OwnerRef, Old: none, New: claim}},
+			})
 		if (err == nil) != (claim == owner("s")) {
 			t.Errorf("branch together with the claim %.7s: %v", claim, err)
 		}
@@ -160,8 +167,10 @@ func TestOwnerOf(t *testing.T) {
 	}
 	defer db.Close()
 	for i, names := range [][]string{
-		{}, {session.OwnerRef}, {session.OwnerRef, "refs/heads/main"}, {"refs/heads/main"}, {"refs/heads/afs"}, {"refs/heads/afs/s/main"},
-		{"refs/heads/afs0"}, {"refs/heads/afs/s/main", "refs/heads/afsx"}, {"refs/heads/afs/s/main", "refs/heads/\xff"}, {"refs/tags/v1"},
+		{}, {session.OwnerRef}, {session.OwnerRef, "refs/heads/main"}, {"refs/heads/main"}, {"refs/heads/afs"},
+		{"refs/heads/afs/s/main"},
+		{"refs/heads/afs0"}, {"refs/heads/afs/s/main", "refs/heads/afsx"}, {"refs/heads/afs/s/main", "refs/heads/\xff"},
+		{"refs/tags/v1"},
 		{"refs/notes/x", "refs/afs/owner2"}, {"refs/heads0/x", "refs/head/x", "refs/tags0/x"},
 	} {
 		id, refs := fmt.Sprint("r", i), map[string]string{}
@@ -186,7 +195,8 @@ func TestOwnerOf(t *testing.T) {
 
 func TestCheckRules(t *testing.T) {
 	for _, r := range []records.RefRule{
-		{Glob: ""}, {Glob: "["}, {Glob: "a**"}, {Glob: "refs/**/x"}, {Glob: strings.Repeat("a", 2000)}, {Glob: "**", Deny: []records.Denial{"no-such"}},
+		{Glob: ""}, {Glob: "["}, {Glob: "a**"}, {Glob: "refs/**/x"}, {Glob: strings.Repeat("a", 2000)},
+		{Glob: "**", Deny: []records.Denial{"no-such"}},
 	} {
 		if CheckRules([]records.RefRule{r}) == nil {
 			t.Errorf("rule %.40v is valid", r)

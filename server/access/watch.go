@@ -13,8 +13,8 @@ const skew = time.Minute
 // watch is one running transfer.
 type watch struct{ end context.CancelCauseFunc }
 
-// Watch returns a context that ends when the token is revoked, on this node or on another one, or expires. Its cause is then
-// ErrInvalid. A revocation by Guard.Revoke takes effect at once, one on another node within about a second.
+// Watch returns a context that ends when the token is revoked, on this node or on another one, or expires. Its cause is
+// then ErrInvalid. A revocation by Guard.Revoke takes effect at once, one on another node within about a second.
 func (g *Guard) Watch(ctx context.Context, t records.Token) (context.Context, context.CancelFunc) {
 	expires := func() {}
 	if !t.Expires.IsZero() {
@@ -63,8 +63,10 @@ func (g *Guard) Revoke(ctx context.Context, id string, events []records.Event, c
 	return nil
 }
 
-// Rotate revokes the token with the id old, ends the transfers that use it, and creates another one (see records.Tokens.Rotate).
-func (g *Guard) Rotate(ctx context.Context, old string, next records.Token, events []records.Event, cause records.Cause) error {
+// Rotate revokes the token with the id old, ends the transfers that use it, and creates another one (see
+// records.Tokens.Rotate).
+func (g *Guard) Rotate(ctx context.Context, old string, next records.Token, events []records.Event,
+	cause records.Cause) error {
 	if err := g.tokens.Rotate(ctx, old, next, events, cause); err != nil {
 		return err
 	}
@@ -83,8 +85,8 @@ func (g *Guard) Revoked(ids ...string) {
 	}
 }
 
-// poll looks up the tokens that other nodes have revoked, until ctx ends. If the database does not answer, the transfers continue,
-// because no node can revoke a token then.
+// poll looks up the tokens that other nodes have revoked, until ctx ends. If the database does not answer, the
+// transfers continue, because no node can revoke a token then.
 func (g *Guard) poll(ctx context.Context) {
 	tick := time.NewTicker(g.every)
 	defer tick.Stop()

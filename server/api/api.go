@@ -1,8 +1,10 @@
-// Package api serves the REST API of Cloudflare Artifacts, and the routes below /artifactfs/v1 that this server adds to it.
+// Package api serves the REST API of Cloudflare Artifacts, and the routes below /artifactfs/v1 that this server adds to
+// it.
 //
-// A route is an entry of the table in routes.go. A handler reads the request through its call, and returns an answer or an error;
-// only call.send writes to the client. An error of type *Fault is shown to the client as it is. Other errors are translated in one
-// place (faultOf), and their text goes to the log only, because it may contain paths and addresses of the server.
+// A route is an entry of the table in routes.go. A handler reads the request through its call, and returns an answer or
+// an error; only call.send writes to the client. An error of type *Fault is shown to the client as it is. Other errors
+// are translated in one place (faultOf), and their text goes to the log only, because it may contain paths and
+// addresses of the server.
 package api
 
 import (
@@ -43,7 +45,8 @@ type Importer interface {
 	Status(ctx context.Context, repo records.Repo) (imports.Status, error)
 }
 
-// Meter counts operations for billing, and writes the audit entries of calls that change no record. *meter.Meter implements it.
+// Meter counts operations for billing, and writes the audit entries of calls that change no record. *meter.Meter
+// implements it.
 type Meter interface {
 	Count(r records.Repo, operation string, bytes int64)
 	Audit(e records.AuditEntry)
@@ -109,8 +112,9 @@ func New(o Options) *API {
 		o.Now = time.Now
 	}
 	return &API{o: o, routes: routes(), pool: read.Pool{Memory: o.Memory},
-		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
-			Class: places.Reads}),
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime,
+			Memory: o.Memory,
+			Class:  places.Reads}),
 		large: places.New(places.Options{Most: largeFiles, MostOf: map[places.Kind]int{places.OfNamespace: largeFilesOf},
 			Patience: answerTime, Memory: o.Memory, Class: places.Downloads})}
 }

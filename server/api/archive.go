@@ -55,7 +55,8 @@ func listArchived(c *call) error {
 	list := []archivedSession{}
 	for _, row := range rows {
 		i := archive.InfoOf(row)
-		s := archivedSession{Session: row.Session, State: string(session.Archived), Title: i.Title, Owner: i.Owner, Tags: i.Tags,
+		s := archivedSession{Session: row.Session, State: string(session.Archived), Title: i.Title,
+			Owner: i.Owner, Tags: i.Tags,
 			Bytes: row.Pack.Bytes, Changed: optionalTime(row.Changed), Archived: optionalTime(row.Archived)}
 		if s.Tags == nil {
 			s.Tags = []string{}
@@ -81,7 +82,8 @@ func archiveSessions(c *call) error {
 		return err
 	}
 	var names []string
-	if text := in.in["sessions"]; text != nil && json.Unmarshal(text, &names) != nil || len(names) == 0 || len(names) > archiveMost {
+	if text := in.in["sessions"]; text != nil && json.Unmarshal(text, &names) != nil || len(names) == 0 ||
+		len(names) > archiveMost {
 		in.refuse(invalid("sessions", "Invalid input: expected an array of 1 to %d names", archiveMost))
 	}
 	for _, name := range names {

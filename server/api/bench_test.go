@@ -56,7 +56,8 @@ func BenchmarkFork(b *testing.B) {
 			before, i := usage(b, w.dir), 0
 			for b.Loop() {
 				i++
-				if got := w.do(b, w.admin, "POST", reposPath+"/base/fork", fmt.Sprintf(`{"name":"r%d"%s}`, i, field)); got.status != 201 {
+				if got := w.do(b, w.admin, "POST", reposPath+"/base/fork",
+					fmt.Sprintf(`{"name":"r%d"%s}`, i, field)); got.status != 201 {
 					b.Fatal(got.body)
 				}
 			}

@@ -110,8 +110,9 @@ func getValue(c *call) error {
 // putValue stores the body of the request as the value of a cache entry.
 func putValue(c *call) error {
 	q := c.query()
-	r := cacheentry.PutRequest{Key: q.required("key"), Expect: q.text("expect"), Session: cmp.Or(q.text("session"), c.token.Session),
-		Actor: gate.Actor(c.token), TTL: time.Duration(q.number("ttl", 0, 0, 1<<31)) * time.Second}
+	r := cacheentry.PutRequest{Key: q.required("key"), Expect: q.text("expect"),
+		Session: cmp.Or(q.text("session"), c.token.Session),
+		Actor:   gate.Actor(c.token), TTL: time.Duration(q.number("ttl", 0, 0, 1<<31)) * time.Second}
 	if r.Session != "" && session.ValidName(r.Session) != nil {
 		q.refuse(invalid("session", "Invalid session name"))
 	}

@@ -141,7 +141,8 @@ func (c *call) fail(err error) {
 		log = false
 	}
 	if log {
-		c.a.o.Log.Error("could not serve a request", zap.String("method", c.r.Method), zap.String("path", c.r.URL.Path), zap.Error(err))
+		c.a.o.Log.Error("could not serve a request", zap.String("method", c.r.Method), zap.String("path", c.r.URL.Path),
+			zap.Error(err))
 	}
 	if c.status != 0 {
 		// Abort the connection, because only this shows the client that the contents are incomplete.
@@ -218,7 +219,8 @@ func (c *call) who() records.Cause {
 	if err != nil {
 		remote = c.r.RemoteAddr
 	}
-	return records.Cause{TokenID: c.token.ID, Actor: actor, Remote: remote, Method: c.r.Method, Target: c.r.URL.EscapedPath()}
+	return records.Cause{TokenID: c.token.ID, Actor: actor, Remote: remote, Method: c.r.Method,
+		Target: c.r.URL.EscapedPath()}
 }
 
 // stamp returns the stamp for the events of a change that the call makes.

@@ -102,13 +102,15 @@ func compareProposals(c *call) error {
 	})
 }
 
-// comparisonFault returns the fault of an error of a comparison. Errors that the request has not caused are returned unchanged.
+// comparisonFault returns the fault of an error of a comparison. Errors that the request has not caused are returned
+// unchanged.
 func comparisonFault(err error) error {
 	var none *comparing.NotFoundError
 	var thin *comparing.ThinError
 	switch {
 	case errors.As(err, &none) && errors.Is(err, gitread.ErrAmbiguous):
-		return &Fault{http.StatusNotFound, codeNotFound, fmt.Sprintf("proposal %.80q: %v", none.Name, gitread.ErrAmbiguous), ""}
+		return &Fault{http.StatusNotFound, codeNotFound, fmt.Sprintf("proposal %.80q: %v", none.Name, gitread.ErrAmbiguous),
+			""}
 	case errors.As(err, &none):
 		return &Fault{http.StatusNotFound, codeNotFound, fmt.Sprintf("the repository has no proposal %.80q", none.Name), ""}
 	case errors.As(err, &thin), errors.Is(err, comparing.ErrLacksBase):
@@ -133,10 +135,13 @@ func showComparison(c *comparing.Comparison) comparisonInfo {
 			checkpoint = ""
 		}
 		i.Sides = append(i.Sides, comparedInfo{Name: s.Name, Session: optional(s.Session), State: string(s.Meta.State),
-			Checkpoint: optional(checkpoint), Commit: s.Commit, Tree: s.Tree, Subject: s.Subject, Author: s.Author, Base: optional(s.Base),
-			BaseCheckpoint: optional(s.BaseCheckpoint), BaseTree: s.BaseTree, Added: s.Added, Modified: s.Modified, Removed: s.Removed,
+			Checkpoint: optional(checkpoint), Commit: s.Commit, Tree: s.Tree, Subject: s.Subject, Author: s.Author,
+			Base:           optional(s.Base),
+			BaseCheckpoint: optional(s.BaseCheckpoint), BaseTree: s.BaseTree, Added: s.Added, Modified: s.Modified,
+			Removed:    s.Removed,
 			LinesAdded: s.LinesAdded, LinesRemoved: s.LinesRemoved, Changes: s.Changes, Truncated: s.Truncated,
-			Tests: testsInfo{s.Result.Key, s.Result.Known, s.Result.First, s.Result.Size, s.Result.Actor, optional(s.Result.Session),
+			Tests: testsInfo{s.Result.Key, s.Result.Known, s.Result.First, s.Result.Size, s.Result.Actor,
+				optional(s.Result.Session),
 				optional(string(s.Result.Problem))}})
 		i.Truncated = i.Truncated || s.Truncated
 	}

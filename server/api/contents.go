@@ -232,7 +232,8 @@ func getBlob(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.contents(r, "Blob", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.Blob(ctx, id) }, binary)
+	return c.contents(r, "Blob", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.Blob(ctx, id) },
+		binary)
 }
 
 func getFile(c *call) error {
@@ -251,7 +252,8 @@ func (c *call) fileAt(ref, path string, kind func(start []byte) string) error {
 	if err != nil {
 		return err
 	}
-	return c.contents(r, "File", func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.File(ctx, ref, path) }, kind)
+	return c.contents(r, "File",
+		func(ctx context.Context, g gitread.Repo) (*read.Blob, error) { return g.File(ctx, ref, path) }, kind)
 }
 
 // binary returns a content type that browsers do not display.
@@ -371,7 +373,8 @@ func (a *API) openLarge(ctx context.Context, r records.Repo) (l large, err error
 // sendSlowly sends a body of the given size with the status 200. There is a time limit for each part and for the whole
 // body. sendSlowly fails at once when ctx ends.
 func sendSlowly(ctx context.Context, w http.ResponseWriter, body io.Reader, size int64) error {
-	out := slowWriter{ctx, w, http.NewResponseController(w), time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
+	out := slowWriter{ctx, w, http.NewResponseController(w),
+		time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

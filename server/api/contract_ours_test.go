@@ -36,11 +36,13 @@ func TestCompat(t *testing.T) {
 			want: list("["+repo("base", "")+"]", page(1, 50, 1, 1, 1))},
 		{name: "full names of refs are unknown", ask: "GET " + at + "/log?ref=refs/heads/main", status: 200, want: ok("[]")},
 		{name: "half names of refs are unknown", ask: "GET " + at + "/log?ref=heads/main", status: 200, want: ok("[]")},
-		{name: "short names are known", ask: "GET " + at + "/log?ref=feature/x&limit=1", status: 200, want: ok("[" + secondC + "]")},
+		{name: "short names are known", ask: "GET " + at + "/log?ref=feature/x&limit=1", status: 200,
+			want: ok("[" + secondC + "]")},
 		{name: "tree of a commit", ask: "GET " + at + "/tree/{second}", status: 500,
 			want: fault(10400, "A stored git object is corrupt.")},
 		{name: "tree of a blob", ask: "GET " + at + "/tree/{readme}", status: 404, want: fault(10200, "Tree not found")},
-		{name: "default_branch_only is ignored", ask: "POST " + at + "/fork", body: `{"name":"copy","default_branch_only":true}`,
+		{name: "default_branch_only is ignored", ask: "POST " + at + "/fork",
+			body:   `{"name":"copy","default_branch_only":true}`,
 			status: 201, want: ok(forked("copy", "team"))},
 		{name: "the fork has all refs", ask: "GET /namespaces/team/repos/copy/log?ref=side", status: 200,
 			want: ok("[" + firstC + "]")},
@@ -85,12 +87,14 @@ func TestExtensions(t *testing.T) {
 			want: ok(strings.TrimSuffix(hook, "}") + `,"secret":"0123456789abcdef"}`),
 			body: `{"url":"https://example.com/hook","namespace":"TEAM","types":["cf.artifacts.repo.pushed"],"secret":"0123456789abcdef"}`,
 			set:  "hook=result.id"},
-		{name: "list webhooks", ask: "GET " + extension + "/webhooks", status: 200, want: list("["+hook+"]", page(1, 1, 1, 1, 1))},
+		{name: "list webhooks", ask: "GET " + extension + "/webhooks", status: 200,
+			want: list("["+hook+"]", page(1, 1, 1, 1, 1))},
 		{name: "owner lists webhooks", token: "team", ask: "GET " + extension + "/namespaces/team/webhooks", status: 200,
 			want: list("["+hook+"]", page(1, 1, 1, 1, 1))},
 		{name: "owner lists all webhooks", token: "team", ask: "GET " + extension + "/webhooks", status: 403,
 			want: fault(10000, "Authentication error")},
-		{name: "owner creates a webhook of another namespace", token: "team", ask: "POST " + extension + "/namespaces/team/webhooks",
+		{name: "owner creates a webhook of another namespace", token: "team",
+			ask:    "POST " + extension + "/namespaces/team/webhooks",
 			status: 400, body: `{"url":"https://example.com/hook","namespace":"other"}`,
 			want: fault(10100, "Must be the namespace of the path", "/namespace")},
 		{name: "webhook without URL", ask: "POST " + extension + "/webhooks", body: `{}`, status: 400,
@@ -117,21 +121,26 @@ func TestExtensions(t *testing.T) {
 		{name: "delete webhook again", ask: "DELETE " + extension + "/webhooks/{hook}", status: 404,
 			want: fault(10200, "Webhook not found")},
 
-		{name: "create owner", ask: "POST " + extension + "/tokens", body: `{"namespace":"team","label":"ci","ttl":3600}`, status: 201,
-			want: ok(`{"id":"<id>","plaintext":"<owner token>","scope":"write","expires_at":"<time>"}`), set: "ci=result.plaintext"},
+		{name: "create owner", ask: "POST " + extension + "/tokens", body: `{"namespace":"team","label":"ci","ttl":3600}`,
+			status: 201,
+			want:   ok(`{"id":"<id>","plaintext":"<owner token>","scope":"write","expires_at":"<time>"}`),
+			set:    "ci=result.plaintext"},
 		{name: "the owner works", token: "ci", ask: "GET /namespaces/team/repos?search=none", status: 200,
 			want: list("[]", page(1, 50, 0, 0, 0))},
 		{name: "create admin", ask: "POST " + extension + "/tokens", body: `{"role":"admin","scope":"read"}`, status: 201,
 			want: ok(`{"id":"<id>","plaintext":"<admin token>","scope":"read","expires_at":null}`), set: "id=result.id"},
-		{name: "owner creates a token", token: "team", ask: "POST " + extension + "/tokens", body: `{"role":"admin"}`, status: 403,
+		{name: "owner creates a token", token: "team", ask: "POST " + extension + "/tokens",
+			body: `{"role":"admin"}`, status: 403,
 			want: fault(10000, "Authentication error")},
 		{name: "owner of nothing", ask: "POST " + extension + "/tokens", body: `{}`, status: 400,
 			want: fault(10100, "Invalid namespace name", "/namespace")},
-		{name: "admin of a namespace", ask: "POST " + extension + "/tokens", body: `{"role":"admin","namespace":"team"}`, status: 400,
-			want: fault(10100, "Only tokens with the role owner have a namespace", "/namespace")},
+		{name: "admin of a namespace", ask: "POST " + extension + "/tokens", body: `{"role":"admin","namespace":"team"}`,
+			status: 400,
+			want:   fault(10100, "Only tokens with the role owner have a namespace", "/namespace")},
 		{name: "list tokens", ask: "GET " + extension + "/tokens?per_page=2", status: 200,
 			want: list("["+fmt.Sprintf(control, "read", "null", "", "admin", "")+","+
-				fmt.Sprintf(control, "write", `"<time>"`, `,"label":"ci"`, "owner", `,"namespace":"team"`)+"]", page(1, 2, 2, 2, 4))},
+				fmt.Sprintf(control, "write", `"<time>"`, `,"label":"ci"`, "owner", `,"namespace":"team"`)+"]",
+				page(1, 2, 2, 2, 4))},
 		{name: "rotate", ask: "POST " + extension + "/tokens/{id}/rotate", status: 201,
 			want: ok(`{"id":"<id>","plaintext":"<admin token>","scope":"read","expires_at":null}`)},
 		{name: "revoke", ask: "DELETE " + extension + "/tokens/{id}", status: 200, want: ok(`{"id":"<id>"}`)},
@@ -141,15 +150,18 @@ func TestExtensions(t *testing.T) {
 		{name: "usage of a repository", ask: "GET " + extension + "/namespaces/team/repos/base/usage", status: 200,
 			want: ok(`{"operations":[],"stored":{"own":0,"shared":0}}`)},
 		{name: "usage of a namespace", ask: "GET " + extension + "/namespaces/team/usage?first=2026-01-01&last=2026-01-31",
-			status: 200, want: ok(`{"operations":[],"stored":{"own":0,"shared":0},"quota":{"used":{"bytes":0,"repositories":1,"refs":0}}}`)},
+			status: 200,
+			want:   ok(`{"operations":[],"stored":{"own":0,"shared":0},"quota":{"used":{"bytes":0,"repositories":1,"refs":0}}}`)},
 		{name: "usage of a bad day", ask: "GET " + extension + "/namespaces/team/usage?first=today", status: 400,
 			want: fault(10100, "Invalid ISO date", "/first")},
 
 		{name: "events", ask: "GET " + extension + "/events", status: 200, want: "data: {}\n\n"},
-		{name: "events of another namespace", token: "team", ask: "GET " + extension + "/namespaces/teams/events", status: 403,
-			want: fault(10000, "Authentication error")},
-		{name: "events of the owner's namespace", token: "team", ask: "GET " + extension + "/namespaces/team/events", status: 200,
-			want: "data: {}\n\n"},
+		{name: "events of another namespace", token: "team", ask: "GET " + extension + "/namespaces/teams/events",
+			status: 403,
+			want:   fault(10000, "Authentication error")},
+		{name: "events of the owner's namespace", token: "team", ask: "GET " + extension + "/namespaces/team/events",
+			status: 200,
+			want:   "data: {}\n\n"},
 		{name: "events of a repository", ask: "GET " + extension + "/namespaces/team/repos/BASE/events", status: 200,
 			want: "data: {}\n\n"},
 		{name: "events of a missing repository", ask: "GET " + extension + "/namespaces/team/repos/none/events", status: 404,
@@ -192,9 +204,11 @@ func TestAudit(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %d %s %s", e.Cause.Method, target, e.Result, e.Cause.Actor, e.Cause.Remote))
 	}
 	want := []string{"POST /repos 201 tests 127.0.0.1", "DELETE /repos/base 202 tests 127.0.0.1",
-		"POST /webhooks 201 tests 127.0.0.1", "DELETE /webhooks/" + hook + " 200 tests 127.0.0.1", "POST /repos/copy/import 201 tests 127.0.0.1",
+		"POST /webhooks 201 tests 127.0.0.1", "DELETE /webhooks/" + hook + " 200 tests 127.0.0.1",
+		"POST /repos/copy/import 201 tests 127.0.0.1",
 		"POST /repos/copy/import/refresh 202 tests 127.0.0.1", "POST /repos 409 tests 127.0.0.1",
-		"GET /repos/base/log 200 tests 127.0.0.1", "DELETE /repos/base 401  127.0.0.1", "DELETE /repos/base 202 tests 127.0.0.1"}
+		"GET /repos/base/log 200 tests 127.0.0.1", "DELETE /repos/base 401  127.0.0.1",
+		"DELETE /repos/base 202 tests 127.0.0.1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("entries:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -203,7 +217,8 @@ func TestAudit(t *testing.T) {
 		Method string
 		Result int
 	}
-	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil || len(lines) != 6 || first.Method != "POST" || first.Result != 201 {
+	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil || len(lines) != 6 || first.Method != "POST" ||
+		first.Result != 201 {
 		t.Errorf("exported: %q", lines)
 	}
 }
@@ -221,11 +236,12 @@ func TestStorageIsAway(t *testing.T) {
 		want   string
 		header string
 	}{
-		"unavailable": {fmt.Errorf("get pack: %w", objects.ErrUnavailable), 503, fault(10401, "Storage is unavailable"), "Retry-After: 1"},
-		"full":        {fmt.Errorf("get pack: %w", objects.ErrFull), 507, fault(10400, "The server has no space left"), ""},
-		"database":    {records.ErrUnavailable, 503, fault(10401, "Storage is unavailable"), "Retry-After: 1"},
-		"broken":      {fmt.Errorf("open /srv/secret: broken"), 500, fault(10400, "Internal error"), ""},
-		"deleted":     {records.ErrNotFound, 404, fault(10200, "Repository not found"), ""},
+		"unavailable": {fmt.Errorf("get pack: %w", objects.ErrUnavailable), 503, fault(10401, "Storage is unavailable"),
+			"Retry-After: 1"},
+		"full":     {fmt.Errorf("get pack: %w", objects.ErrFull), 507, fault(10400, "The server has no space left"), ""},
+		"database": {records.ErrUnavailable, 503, fault(10401, "Storage is unavailable"), "Retry-After: 1"},
+		"broken":   {fmt.Errorf("open /srv/secret: broken"), 500, fault(10400, "Internal error"), ""},
+		"deleted":  {records.ErrNotFound, 404, fault(10200, "Repository not found"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(o *api.Options) { o.Replicas = away{test.err} })
@@ -249,7 +265,8 @@ func TestForkAtCheckpoint(t *testing.T) {
 	addCheckpoint := func(name, ref, parent, message string) {
 		id := points[name]
 		w.vars[name+"ID"] = string(id)
-		args := []string{"commit-tree", "-m", message, "-m", "Afs-Checkpoint: " + string(id) + "\nAfs-Session: s", w.vars["tree"]}
+		args := []string{"commit-tree", "-m", message, "-m", "Afs-Checkpoint: " + string(id) + "\nAfs-Session: s",
+			w.vars["tree"]}
 		if parent != "" {
 			args = append(args, "-p", w.vars[parent])
 		}
@@ -258,7 +275,8 @@ func TestForkAtCheckpoint(t *testing.T) {
 	}
 	addCheckpoint("one", "refs/afs/j/fix/main/000001", "", "first")
 	addCheckpoint("two", "refs/afs/j/fix/main/000001", "one", "second")
-	addCheckpoint("three", "refs/afs/j/fix/main/000002", "", "Afs-Checkpoint: "+string(points["one"])) // text that looks like a trailer
+	// text that looks like a trailer
+	addCheckpoint("three", "refs/afs/j/fix/main/000002", "", "Afs-Checkpoint: "+string(points["one"]))
 	addCheckpoint("other", "refs/afs/j/other/main/000001", "", "of another session")
 	gittest.Must(t, gitDir, "update-ref", "refs/afs/pin/fix/before", w.vars["one"])
 	// The first ten digits are the time in milliseconds.
@@ -267,7 +285,8 @@ func TestForkAtCheckpoint(t *testing.T) {
 	w.run(t, []exchange{createBase})
 	w.fill(t, "team", "base", gitDir)
 	for i, test := range []struct{ checkpoint, want string }{
-		{"fix@{oneID}", "one"}, {"fix@{twoID}", "two"}, {"{oneID}", "one"}, {"{otherID}", "other"}, {"fix", "three"}, {"fix@", "three"},
+		{"fix@{oneID}", "one"}, {"fix@{twoID}", "two"}, {"{oneID}", "one"}, {"{otherID}", "other"}, {"fix", "three"},
+		{"fix@", "three"},
 		{"other", "other"}, {"fix@before", "one"}, {"other@{oneID}", ""}, {"none", ""}, {"none@", ""}, {"fix@missing", ""},
 		{"fix@{onePrefix}", "one"}, {"{otherPrefix}", "other"}, {"fix@{century}", "?"}, {"{century}", "?"},
 		{"01HZZZZZZZZZZZZZZZZZZZZZZZ", ""},
@@ -288,7 +307,8 @@ func TestForkAtCheckpoint(t *testing.T) {
 			continue
 		}
 		refs := w.plain(w.do(t, w.admin, "GET", extension[1:]+"/namespaces/team/repos/"+name+"/refs", "").body)
-		want := list(`[{"name":"refs/heads/main","hash":"{`+test.want+`}"},{"name":"refs/tags/v1","hash":"{tag}"}]`, page(1, 1000, 1, 2, 2))
+		want := list(`[{"name":"refs/heads/main","hash":"{`+test.want+`}"},{"name":"refs/tags/v1","hash":"{tag}"}]`,
+			page(1, 1000, 1, 2, 2))
 		if got.status != 201 || refs != want {
 			t.Errorf("fork at %s: got %d %s, want %s", test.checkpoint, got.status, refs, want)
 		}
@@ -303,11 +323,14 @@ func TestSHA256(t *testing.T) {
 	tree := gittest.Must(t, dir, "mktree") // an empty tree
 	w.vars["commit"] = gittest.Must(t, dir, "commit-tree", "-m", "empty", tree)
 	gittest.Must(t, dir, "update-ref", "refs/heads/main", w.vars["commit"])
-	w.run(t, []exchange{{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base","object_format":"sha256"}`, status: 201,
-		want: ok(created("base", "main", ""))}})
+	w.run(t,
+		[]exchange{{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base","object_format":"sha256"}`,
+			status: 201,
+			want:   ok(created("base", "main", ""))}})
 	w.fill(t, "team", "base", dir)
 	short := "/commit/" + strings.Repeat("1", 40)
-	for path, status := range map[string]int{"/commit/{commit}": 200, "/tree/" + tree: 200, short: 400, "/log?ref={commit}": 200} {
+	for path, status := range map[string]int{"/commit/{commit}": 200, "/tree/" + tree: 200, short: 400,
+		"/log?ref={commit}": 200} {
 		if got := w.do(t, w.admin, "GET", "/v1/api"+at+w.expand(path), ""); got.status != status {
 			t.Errorf("GET %s: got %d %s, want %d", path, got.status, got.body, status)
 		}

@@ -11,9 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// exchange is a request and the answer that clients of Cloudflare Artifacts expect, according to its documentation and to recorded
-// answers of the live service. Paths are relative to /client/v4/accounts/{account}/artifacts, unless they begin with "//". {x} is the
-// value of a variable, which an earlier answer has set; <x> is a value that differs between runs.
+// exchange is a request and the answer that clients of Cloudflare Artifacts expect, according to its documentation and
+// to recorded answers of the live service. Paths are relative to /client/v4/accounts/{account}/artifacts, unless they
+// begin with "//". {x} is the value of a variable, which an earlier answer has set; <x> is a value that differs between
+// runs.
 type exchange struct {
 	name   string
 	token  string // name of the variable with the token; "": the admin token; "none": no token
@@ -37,7 +38,8 @@ func list(result, info string) string {
 
 // page returns the JSON description of a page of a list with page numbers.
 func page(page, perPage, pages, count, total int) string {
-	return fmt.Sprintf(`{"page":%d,"per_page":%d,"total_pages":%d,"count":%d,"total_count":%d}`, page, perPage, pages, count, total)
+	return fmt.Sprintf(`{"page":%d,"per_page":%d,"total_pages":%d,"count":%d,"total_count":%d}`, page, perPage,
+		pages, count, total)
 }
 
 // fault returns the JSON answer with an error.
@@ -51,7 +53,8 @@ func fault(code int, message string, pointer ...string) string {
 	if code != 10000 {
 		url = `,"documentation_url":"https://developers.cloudflare.com/artifacts/api/errors#` + strconv.Itoa(code) + `"`
 	}
-	return fmt.Sprintf(`{"result":null,"success":false,"errors":[{"code":%d,"message":%s%s%s}],"messages":[]}`, code, text, url, source)
+	return fmt.Sprintf(`{"result":null,"success":false,"errors":[{"code":%d,"message":%s%s%s}],"messages":[]}`, code,
+		text, url, source)
 }
 
 const (
@@ -136,15 +139,19 @@ func seed(t testing.TB, vars map[string]string) (gitDir string) {
 			t.Fatal(err)
 		}
 	}
-	commit(map[string]gittest.File{"README.md": {Data: []byte("# probe\n")}, "bin.dat": {Data: []byte{0, 1, 2, 255}}}, "first")
-	commit(map[string]gittest.File{"src/a.txt": {Data: []byte("a\n")}, "run.sh": {Data: []byte("#!/bin/sh\n"), Mode: "100755"},
-		"link": {Data: []byte("README.md"), Mode: "120000"}}, "second\n\nbody\n")
-	for _, args := range [][]string{{"branch", "side", "main~1"}, {"branch", "feature/x", "main"}, {"tag", "-a", "-m", "one", "v1", "main~1"},
+	commit(map[string]gittest.File{"README.md": {Data: []byte("# probe\n")}, "bin.dat": {Data: []byte{0, 1, 2, 255}}},
+		"first")
+	commit(map[string]gittest.File{"src/a.txt": {Data: []byte("a\n")},
+		"run.sh": {Data: []byte("#!/bin/sh\n"), Mode: "100755"},
+		"link":   {Data: []byte("README.md"), Mode: "120000"}}, "second\n\nbody\n")
+	for _, args := range [][]string{{"branch", "side", "main~1"}, {"branch", "feature/x", "main"},
+		{"tag", "-a", "-m", "one", "v1", "main~1"},
 		{"update-ref", "refs/notes/commits", "main"}} {
 		gittest.Must(t, r.Path, args...)
 	}
-	for name, revision := range map[string]string{"first": "main~1", "second": "main", "tree": "main^{tree}", "firstTree": "main~1^{tree}",
-		"readme": "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link",
+	for name, revision := range map[string]string{"first": "main~1", "second": "main", "tree": "main^{tree}",
+		"firstTree": "main~1^{tree}",
+		"readme":    "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link",
 		"tag": "v1", "a": "main:src/a.txt"} {
 		vars[name] = gittest.Must(t, r.Path, "rev-parse", revision)
 	}
@@ -198,11 +205,13 @@ func repo(name, rest string) string {
 
 // token returns the JSON of a token in a list.
 func token(scope, state, rest string) string {
-	return fmt.Sprintf(`{"id":"<id>","scope":"%s","state":"%s","created_at":"<time>","expires_at":"<time>"%s}`, scope, state, rest)
+	return fmt.Sprintf(`{"id":"<id>","scope":"%s","state":"%s","created_at":"<time>","expires_at":"<time>"%s}`,
+		scope, state, rest)
 }
 
 // change returns the JSON of a changed path in a difference.
 func change(path, status, oldMode, newMode, oldHash, newHash string, additions, deletions int) string {
 	return fmt.Sprintf(`{"path":"%s","status":"%s","old_mode":"%s","new_mode":"%s","old_hash":"%s","new_hash":"%s",`+
-		`"additions":%d,"deletions":%d,"binary":false}`, path, status, oldMode, newMode, oldHash, newHash, additions, deletions)
+		`"additions":%d,"deletions":%d,"binary":false}`, path, status, oldMode, newMode, oldHash, newHash,
+		additions, deletions)
 }

@@ -71,7 +71,8 @@ func getDiff(c *call) error {
 	if err := q.err(); err != nil {
 		return err
 	}
-	return c.readJSON("Commit", func(ctx context.Context, g gitread.Repo) (any, error) { return g.Diff(ctx, base, head, patch) })
+	return c.readJSON("Commit",
+		func(ctx context.Context, g gitread.Repo) (any, error) { return g.Diff(ctx, base, head, patch) })
 }
 
 // streamEvents streams events until the client closes the connection or its token is revoked.

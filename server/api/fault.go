@@ -132,17 +132,20 @@ func faultOf(err error) (f *Fault, log bool) {
 	case cacheentry.Concerns(err):
 		return entryFault(err), false
 	case errors.As(err, &unknown):
-		return &Fault{http.StatusRequestEntityTooLarge, codeInput, fmt.Sprintf("Request body has more than %d bytes", maxBody), ""}, false
+		return &Fault{http.StatusRequestEntityTooLarge, codeInput,
+			fmt.Sprintf("Request body has more than %d bytes", maxBody), ""}, false
 	case errors.Is(err, access.ErrMissing), errors.Is(err, access.ErrInvalid):
 		return &Fault{http.StatusUnauthorized, codeAuthentication, "Authentication error", ""}, false
 	case errors.Is(err, access.ErrInsufficient):
 		return &Fault{http.StatusForbidden, codeAuthentication, "Authentication error", ""}, false
 	case errors.Is(err, records.ErrFull), errors.Is(err, objects.ErrFull):
 		return &Fault{http.StatusInsufficientStorage, codeInternal, "The server has no space left", ""}, true
-	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable),
+		errors.Is(err, context.DeadlineExceeded):
 		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Storage is unavailable", ""}, true
 	case errors.Is(err, places.ErrBusy):
-		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Too many requests of this kind are in progress", ""}, false
+		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Too many requests of this kind are in progress", ""},
+			false
 	case errors.Is(err, context.Canceled):
 		return &Fault{statusClosed, codeInternal, "Request was canceled", ""}, false
 	}

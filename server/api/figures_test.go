@@ -50,18 +50,21 @@ func TestReviewFigures(t *testing.T) {
 		one := fmt.Sprintf("/sessions/s%03d", i)
 		do("list 50 sessions", "ann", http.MethodGet, "/sessions", "", http.StatusOK)
 		do("annotate the session", "ann", http.MethodPost, one+"/annotations", `{"text":"x"}`, http.StatusCreated)
-		do("annotate a line", "ann", http.MethodPost, one+"/annotations", `{"text":"x","path":"README.md","line":1}`, http.StatusCreated)
+		do("annotate a line", "ann", http.MethodPost, one+"/annotations", `{"text":"x","path":"README.md","line":1}`,
+			http.StatusCreated)
 		do("list annotations", "ann", http.MethodGet, one+"/annotations", "", http.StatusOK)
 		id := valueOf(t, do("request", "ann", http.MethodPost, one+"/approvals", `{}`, http.StatusCreated), "result.id")
 		do("grant", "bob", http.MethodPost, one+"/approvals/"+id+"/grant", `{}`, http.StatusOK)
 		do("merge into a new branch", "ann", http.MethodPost, one+"/merge", fmt.Sprintf(`{"branch":"b%d"}`, i), http.StatusOK)
-		do("store a cache entry of 1 KiB", "ann", http.MethodPut, fmt.Sprintf("/cache/value?key=k%d", i), strings.Repeat("x", 1024), http.StatusOK)
+		do("store a cache entry of 1 KiB", "ann", http.MethodPut, fmt.Sprintf("/cache/value?key=k%d", i),
+			strings.Repeat("x", 1024), http.StatusOK)
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
 	for _, what := range slices.Sorted(maps.Keys(took)) {
 		all := took[what]
 		slices.Sort(all)
-		t.Logf("%-30s median %4d ms, from %d to %d ms, load %.4s", what, all[len(all)/2].Milliseconds(), all[0].Milliseconds(),
+		t.Logf("%-30s median %4d ms, from %d to %d ms, load %.4s", what, all[len(all)/2].Milliseconds(),
+			all[0].Milliseconds(),
 			all[len(all)-1].Milliseconds(), load)
 	}
 }

@@ -38,7 +38,8 @@ func (c *call) forkRequest() (f forkRequest, err error) {
 	if err != nil {
 		return f, err
 	}
-	f = forkRequest{in.text("name"), in.text("description"), in.flag("read_only"), in.flag("default_branch_only"), in.text("namespace"),
+	f = forkRequest{in.text("name"), in.text("description"), in.flag("read_only"), in.flag("default_branch_only"),
+		in.text("namespace"),
 		in.text("commit"), in.text("checkpoint"), in.texts("refs"), in.flag("transcripts")}
 	if f.namespace == "" {
 		f.namespace = c.params["namespace"]
@@ -111,14 +112,16 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	if err != nil {
 		return err
 	}
-	fork, result, err := c.create(n, func(s events.Stamp, fork records.Repo) records.Event { return events.Forked(s, parent, fork) })
+	fork, result, err := c.create(n,
+		func(s events.Stamp, fork records.Repo) records.Event { return events.Forked(s, parent, fork) })
 	if err != nil {
 		return found("Repository", err) // the parent was deleted after it was found
 	}
 	c.count(fork, meter.Fork, 0)
 	if err := closeCopies(ctx, c, parent, fork, f); err != nil {
 		// Delete the fork, because its sessions would seem to be in use.
-		gone := c.a.o.Records.Repos.Delete(context.WithoutCancel(ctx), fork.ID, []records.Event{events.Deleted(c.stamp(), fork)}, c.cause())
+		gone := c.a.o.Records.Repos.Delete(context.WithoutCancel(ctx), fork.ID,
+			[]records.Event{events.Deleted(c.stamp(), fork)}, c.cause())
 		return errors.Join(fmt.Errorf("close the sessions of a fork: %w", err), gone)
 	}
 	result.Objects = &count
@@ -140,7 +143,8 @@ func closeCopies(ctx context.Context, c *call, parent, fork records.Repo, f fork
 
 // forkRefs returns the refs of a fork that does not get all refs of its parent, and the version of the parent in which
 // their objects were found.
-func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest) ([]records.Ref, records.Version, error) {
+func (c *call) forkRefs(ctx context.Context, parent records.Repo,
+	f forkRequest) ([]records.Ref, records.Version, error) {
 	all, err := c.a.o.Records.Repos.Refs(ctx, parent.ID)
 	if err != nil {
 		return nil, parent.Version, found("Repository", err)
@@ -160,7 +164,8 @@ func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest)
 	}
 	for _, r := range refs {
 		if strings.HasPrefix(r.Name, head+"/") || strings.HasPrefix(head, r.Name+"/") {
-			return nil, parent.Version, invalid("refs", "Default branch %s and ref %s cannot both exist", parent.DefaultBranch, r.Name)
+			return nil, parent.Version, invalid("refs", "Default branch %s and ref %s cannot both exist",
+				parent.DefaultBranch, r.Name)
 		}
 	}
 	id, version, err := forkPoint(ctx, c, parent, f, all)
@@ -179,7 +184,8 @@ func forkPoint(
 		}
 		defer listed.Remove()
 		v = listed.Repo.Version
-		if v.Collections != parent.Collections { // the garbage collection may have removed objects of the refs that were read before
+		// the garbage collection may have removed objects of the refs that were read before
+		if v.Collections != parent.Collections {
 			return records.ErrCollected
 		}
 		g.Dir, g.Pool = listed.Dir, nil // no process for the directory is kept, because the copy is removed at once

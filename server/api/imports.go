@@ -20,7 +20,8 @@ func remoteURL(text string, allowHTTP bool) (string, *Fault) {
 	switch {
 	case err == nil && strings.EqualFold(u.Scheme, "http") && !allowHTTP:
 		return "", invalid("url", "Must be an HTTPS URL")
-	case err != nil, !strings.EqualFold(u.Scheme, "https") && !allowHTTP, u.Hostname() == "", u.User != nil, u.RawQuery != "",
+	case err != nil, !strings.EqualFold(u.Scheme, "https") && !allowHTTP, u.Hostname() == "", u.User != nil,
+		u.RawQuery != "",
 		u.Fragment != "":
 		return "", notGit()
 	}
@@ -32,7 +33,8 @@ func remoteURL(text string, allowHTTP bool) (string, *Fault) {
 }
 
 func notGit() *Fault {
-	return &Fault{http.StatusBadRequest, codeURL, "url must be an HTTPS git remote URL (e.g. https://github.com/owner/repo)", "/url"}
+	return &Fault{http.StatusBadRequest, codeURL,
+		"url must be an HTTPS git remote URL (e.g. https://github.com/owner/repo)", "/url"}
 }
 
 // importFault returns the fault for an error of an Importer.
@@ -71,9 +73,11 @@ func importRepo(c *call) error {
 	if err != nil {
 		return err
 	}
-	q := imports.Request{URL: in.required("url"), Branch: in.text("branch"), Depth: in.number("depth", 0), Secret: in.text("secret"),
+	q := imports.Request{URL: in.required("url"), Branch: in.text("branch"), Depth: in.number("depth", 0),
+		Secret:    in.text("secret"),
 		Namespace: c.params["namespace"]}
-	r := records.Repo{Namespace: c.params["namespace"], Name: c.params["name"], ReadOnly: in.flag("read_only"), Status: records.Importing,
+	r := records.Repo{Namespace: c.params["namespace"], Name: c.params["name"], ReadOnly: in.flag("read_only"),
+		Status:        records.Importing,
 		DefaultBranch: defaultBranch}
 	if q.Branch != "" {
 		in.refuse(validBranch("branch", q.Branch))
@@ -121,7 +125,8 @@ func importRepo(c *call) error {
 	if err := importer.Start(ctx, created, q, records.Cause{}); err != nil {
 		// Delete the repository again, because without an import it would never become ready.
 		if undo := c.a.o.Records.Repos.Delete(ctx, created.ID, nil, records.Cause{}); undo != nil {
-			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID), zap.Error(undo))
+			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID),
+				zap.Error(undo))
 		}
 		return importFault(shown, err)
 	}
@@ -153,7 +158,8 @@ func importStatus(c *call) error {
 	if err != nil {
 		return found("Import", err)
 	}
-	return c.send(http.StatusOK, importInfo{string(s.State), s.Phase, s.Done, s.Total, s.Bytes, optional(s.Error), optionalTime(s.Started),
+	return c.send(http.StatusOK, importInfo{string(s.State), s.Phase, s.Done, s.Total, s.Bytes, optional(s.Error),
+		optionalTime(s.Started),
 		optionalTime(s.Finished)}, nil)
 }
 

@@ -11,8 +11,9 @@ import (
 )
 
 func TestSniff(t *testing.T) {
-	for text, want := range map[string]string{"": textType, "ä\n": textType, "a\x00": bytesType, "\xff": bytesType, "ab\xe2\x82": textType,
-		"\xe2\x82x": bytesType, "\ufffd": textType, "%PDF-\x01": textType} {
+	for text, want := range map[string]string{"": textType, "ä\n": textType, "a\x00": bytesType, "\xff": bytesType,
+		"ab\xe2\x82": textType,
+		"\xe2\x82x":  bytesType, "\ufffd": textType, "%PDF-\x01": textType} {
 		if got := sniff([]byte(text)); got != want {
 			t.Errorf("type of %q: got %s, want %s", text, got, want)
 		}
@@ -34,13 +35,15 @@ func TestRemoteURL(t *testing.T) {
 }
 
 func FuzzSplit(f *testing.F) {
-	for _, path := range []string{"/client/v4/accounts/a/artifacts/namespaces/n", "/v1/api/x%2Fy", "/artifactfs/v1/accounts/a/events",
+	for _, path := range []string{"/client/v4/accounts/a/artifacts/namespaces/n", "/v1/api/x%2Fy",
+		"/artifactfs/v1/accounts/a/events",
 		"/v1/api//", "/%zz", "/v1/api/%00"} {
 		f.Add(path)
 	}
 	a := New(Options{})
 	f.Fuzz(func(t *testing.T, path string) {
-		if _, _, parts, ok := split(path); ok && (len(parts) == 0 || slices.Contains(parts, "") || slices.ContainsFunc(parts, hasNUL)) {
+		if _, _, parts, ok := split(path); ok && (len(parts) == 0 || slices.Contains(parts, "") ||
+			slices.ContainsFunc(parts, hasNUL)) {
 			t.Errorf("%q is split into %q", path, parts)
 		}
 		u, err := url.ParseRequestURI(path)

@@ -37,11 +37,13 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	gittest.Must(t, dir, "add", ".")
-	if _, err := gittest.Git(t.Context(), dir, "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m", "c"); err != nil {
+	if _, err := gittest.Git(t.Context(), dir, "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m",
+		"c"); err != nil {
 		t.Fatal(err)
 	}
 	for _, ns := range []string{"slow", "other"} {
-		w.do(t, w.admin, http.MethodPost, "/client/v4/accounts/"+account+"/artifacts/namespaces/"+ns+"/repos", `{"name":"files"}`)
+		w.do(t, w.admin, http.MethodPost, "/client/v4/accounts/"+account+"/artifacts/namespaces/"+ns+"/repos",
+			`{"name":"files"}`)
 		w.fill(t, ns, "files", filepath.Join(dir, ".git"))
 	}
 	of := func(ns string) string { return server.URL + "/v1/api/namespaces/" + ns + "/repos/files" }
@@ -88,7 +90,8 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 	for range places {
 		await.Receive(t, begun)
 	}
-	for _, url := range []string{of("other") + "/log", of("slow") + "/log", of("slow") + "/raw/main/small", of("other") + "/raw/main/large"} {
+	for _, url := range []string{of("other") + "/log", of("slow") + "/log", of("slow") + "/raw/main/small",
+		of("other") + "/raw/main/large"} {
 		res, err := ask(w.admin, url)
 		if err != nil {
 			t.Fatal(err)

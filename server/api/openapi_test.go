@@ -11,7 +11,8 @@ import (
 // TestDocumentHasTheRoutes checks that the OpenAPI document has exactly the routes of the server.
 func TestDocumentHasTheRoutes(t *testing.T) {
 	prefix := map[tree]string{
-		artifacts: "/client/v4/accounts/{account}/artifacts/", account: "/client/v4/", extension: "/artifactfs/v1/accounts/{account}/",
+		artifacts: "/client/v4/accounts/{account}/artifacts/", account: "/client/v4/",
+		extension: "/artifactfs/v1/accounts/{account}/",
 	}
 	var want []string
 	for _, r := range routes() {

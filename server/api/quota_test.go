@@ -23,7 +23,8 @@ func TestQuotas(t *testing.T) {
 		text               string
 	}{
 		{http.MethodPost, base + "full/repos", `{"name":"one"}`, 201, ""},
-		{http.MethodPost, base + "full/repos", `{"name":"two"}`, 403, `"code":10903,"message":"the namespace would exceed its quota of 1 repositories"`},
+		{http.MethodPost, base + "full/repos", `{"name":"two"}`, 403,
+			`"code":10903,"message":"the namespace would exceed its quota of 1 repositories"`},
 		{http.MethodPost, base + "full/repos/one/fork", `{"name":"two"}`, 403, "10903"},
 		{http.MethodGet, "/artifactfs/v1/accounts/" + account + "/namespaces/full/usage", "", 200,
 			`"quota":{"repositories":1,"requests_per_minute":4,"used":{"bytes":0,"repositories":1,"refs":0}}`},

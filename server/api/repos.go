@@ -42,9 +42,11 @@ type repoInfo struct {
 }
 
 func (c *call) infoOfRepo(r records.Repo) repoInfo {
-	i := repoInfo{ID: r.ID, Name: r.Name, Description: optional(r.Description), DefaultBranch: r.DefaultBranch, CreatedAt: timeText(r.Created),
-		UpdatedAt: timeText(r.Updated), LastPushAt: optionalTime(r.LastPush), Source: optional(r.Source), ReadOnly: r.ReadOnly,
-		Remote: c.remote(r), Status: string(r.Status)}
+	i := repoInfo{ID: r.ID, Name: r.Name, Description: optional(r.Description), DefaultBranch: r.DefaultBranch,
+		CreatedAt: timeText(r.Created),
+		UpdatedAt: timeText(r.Updated), LastPushAt: optionalTime(r.LastPush), Source: optional(r.Source),
+		ReadOnly: r.ReadOnly,
+		Remote:   c.remote(r), Status: string(r.Status)}
 	if r.ObjectFormat != "sha1" {
 		i.ObjectFormat = r.ObjectFormat
 	}
@@ -70,7 +72,8 @@ type newRepo struct {
 
 // create creates a repository with a token, and returns it with the answer. The function event returns the event of the
 // creation; if it is nil, there is no event.
-func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo) records.Event) (records.Repo, newRepo, error) {
+func (c *call) create(n records.Creation,
+	event func(events.Stamp, records.Repo) records.Event) (records.Repo, newRepo, error) {
 	ctx, cancel := c.context()
 	defer cancel()
 	now := c.a.o.Now()
@@ -89,7 +92,8 @@ func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo)
 	if err := c.a.o.Quotas.Add(ctx, r.Namespace, records.Amounts{Repos: 1, Refs: int64(len(n.Refs))}); err != nil {
 		return n.Repo, newRepo{}, err
 	}
-	token, text := access.Mint(records.Token{Role: records.RepoToken, Scope: records.WriteScope, Namespace: r.Namespace, RepoID: r.ID,
+	token, text := access.Mint(records.Token{Role: records.RepoToken, Scope: records.WriteScope,
+		Namespace: r.Namespace, RepoID: r.ID,
 		Actor: c.who().Actor, Expires: now.Add(firstTokenTTL)}, now)
 	stamp := c.stamp()
 	if event != nil {
@@ -103,8 +107,9 @@ func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo)
 	case err != nil:
 		return n.Repo, newRepo{}, err
 	}
-	return n.Repo, newRepo{ID: r.ID, Name: r.Name, Description: optional(r.Description), DefaultBranch: r.DefaultBranch, Remote: c.remote(*r),
-		Token: text}, nil
+	return n.Repo, newRepo{ID: r.ID, Name: r.Name, Description: optional(r.Description), DefaultBranch: r.DefaultBranch,
+		Remote: c.remote(*r),
+		Token:  text}, nil
 }
 
 func createRepo(c *call) error {

@@ -12,12 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// testDatabaseAway checks that requests get status 503 while the database is unavailable, and are served as soon as it is back.
+// testDatabaseAway checks that requests get status 503 while the database is unavailable, and are served as soon as it
+// is back.
 func testDatabaseAway(t *testing.T, w *world, s *pgtest.Server) {
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for _, ask := range []string{"GET /namespaces/team/repos/copy", "POST /namespaces/team/repos", "GET /namespaces/team/repos/copy/log"} {
+	for _, ask := range []string{"GET /namespaces/team/repos/copy", "POST /namespaces/team/repos",
+		"GET /namespaces/team/repos/copy/log"} {
 		method, path, _ := strings.Cut(ask, " ")
 		got := w.do(t, w.admin, method, "/v1/api"+path, `{"name":"x"}`)
 		if got.status != 503 || got.header.Get("Retry-After") != "1" || got.body != fault(10401, "Storage is unavailable") {
@@ -45,7 +47,8 @@ func TestNamesAreTakenOnce(t *testing.T) {
 		for i := range 20 {
 			all.Go(func() {
 				name := []string{"taken", "Taken"}[i%2]
-				got := w.do(t, w.admin, "POST", "/v1/api"+ask, fmt.Sprintf(`{"name":"%s%d","namespace":"%s"}`, name, len(ask), name))
+				got := w.do(t, w.admin, "POST", "/v1/api"+ask,
+					fmt.Sprintf(`{"name":"%s%d","namespace":"%s"}`, name, len(ask), name))
 				mu.Lock()
 				defer mu.Unlock()
 				counts[got.status]++
@@ -82,8 +85,10 @@ func TestContentsWithoutBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		res.Body.Close()
-		if res.StatusCode != test.status || res.ContentLength != test.length || res.Header.Get("ETag") != `"`+w.vars["readme"]+`"` {
-			t.Errorf("%s with tag %s: got %d, %d bytes, tag %s", test.method, test.tag, res.StatusCode, res.ContentLength, res.Header.Get("ETag"))
+		if res.StatusCode != test.status || res.ContentLength != test.length ||
+			res.Header.Get("ETag") != `"`+w.vars["readme"]+`"` {
+			t.Errorf("%s with tag %s: got %d, %d bytes, tag %s", test.method, test.tag, res.StatusCode, res.ContentLength,
+				res.Header.Get("ETag"))
 		}
 	}
 }
@@ -106,7 +111,8 @@ func TestWebhooksAreLimited(t *testing.T) {
 		}
 	}
 	for ns, want := range map[string]int{"": 409, "team": 409, "other": 201} {
-		got := w.do(t, w.admin, "POST", "/artifactfs/v1/accounts/"+account+"/webhooks", `{"url":"https://example.com","namespace":"`+ns+`"}`)
+		got := w.do(t, w.admin, "POST", "/artifactfs/v1/accounts/"+account+"/webhooks",
+			`{"url":"https://example.com","namespace":"`+ns+`"}`)
 		if got.status != want {
 			t.Errorf("another webhook of namespace %q: got %d %s, want %d", ns, got.status, got.body, want)
 		}

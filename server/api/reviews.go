@@ -47,8 +47,9 @@ type threadInfo struct {
 }
 
 func showThread(t annotate.Thread, now *annotate.Now) threadInfo {
-	i := threadInfo{ID: t.ID, State: "open", On: onInfo{optional(t.On.Checkpoint), optional(t.On.Commit), optional(t.On.Path),
-		optional(t.On.Blob), t.On.Line, t.On.End, t.On.Quote}}
+	i := threadInfo{ID: t.ID, State: "open",
+		On: onInfo{optional(t.On.Checkpoint), optional(t.On.Commit), optional(t.On.Path),
+			optional(t.On.Blob), t.On.Line, t.On.End, t.On.Quote}}
 	if t.Resolved {
 		i.State = "resolved"
 	}
@@ -91,9 +92,11 @@ func annotateSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	a := review.Annotation{Thread: in.text("thread"), Checkpoint: in.text("checkpoint"), Commit: in.text("commit"), Path: in.text("path"),
+	a := review.Annotation{Thread: in.text("thread"), Checkpoint: in.text("checkpoint"), Commit: in.text("commit"),
+		Path: in.text("path"),
 		Line: in.number("line", 0), End: in.number("end", 0)}
-	a.Op = annotate.Op(in.option("op", string(annotate.Open), string(annotate.Open), string(annotate.Reply), string(annotate.Resolve),
+	a.Op = annotate.Op(in.option("op", string(annotate.Open), string(annotate.Open), string(annotate.Reply),
+		string(annotate.Resolve),
 		string(annotate.Reopen)))
 	if text := in.given("text"); text != nil {
 		a.Text = *text
@@ -150,10 +153,13 @@ type approvalInfo struct {
 
 func showApproval(a review.Approval) approvalInfo {
 	r, sub := a.Request, a.Request.Subject
-	i := approvalInfo{ID: r.ID, Session: r.Session, Action: string(sub.Action), Status: string(a.Status), Missing: a.Missing,
-		Checkpoint: sub.Checkpoint, Branch: optional(strings.TrimPrefix(sub.Target, "refs/heads/")), Base: optional(sub.Base), Tree: sub.Tree,
-		Moved: a.Moved, Actor: r.Actor, Text: r.Text, Reviewers: r.Reviewers, Requested: timeText(r.Time), Expires: timeText(a.Expires),
-		Grants: votes(a.Grants), Denials: votes(a.Denials), Counted: a.Counted}
+	i := approvalInfo{ID: r.ID, Session: r.Session, Action: string(sub.Action), Status: string(a.Status),
+		Missing:    a.Missing,
+		Checkpoint: sub.Checkpoint, Branch: optional(strings.TrimPrefix(sub.Target, "refs/heads/")), Base: optional(sub.Base),
+		Tree:  sub.Tree,
+		Moved: a.Moved, Actor: r.Actor, Text: r.Text, Reviewers: r.Reviewers, Requested: timeText(r.Time),
+		Expires: timeText(a.Expires),
+		Grants:  votes(a.Grants), Denials: votes(a.Denials), Counted: a.Counted}
 	if i.Reviewers == nil {
 		i.Reviewers = []string{}
 	}
@@ -187,8 +193,10 @@ func requestApproval(c *call) error {
 	if err != nil {
 		return err
 	}
-	r := review.ApprovalRequest{Checkpoint: in.text("checkpoint"), Branch: in.text("branch"), Reviewers: in.texts("reviewers"),
-		Text: in.text("text"), Action: approval.Action(in.option("action", string(approval.Merge), string(approval.Merge),
+	r := review.ApprovalRequest{Checkpoint: in.text("checkpoint"), Branch: in.text("branch"),
+		Reviewers: in.texts("reviewers"),
+		Text:      in.text("text"),
+		Action: approval.Action(in.option("action", string(approval.Merge), string(approval.Merge),
 			string(approval.Promote), string(approval.Delete)))}
 	if n := in.number("ttl", 0); n >= 0 {
 		r.Expires = time.Duration(n) * time.Second
@@ -234,7 +242,8 @@ func mergeSession(c *call) error {
 		return err
 	}
 	m := review.Merge{Branch: in.text("branch"), Checkpoint: in.text("checkpoint"), Expect: in.text("expect"),
-		Method: review.Method(in.option("method", string(review.FastForward), string(review.FastForward), string(review.Squash),
+		Method: review.Method(in.option("method", string(review.FastForward), string(review.FastForward),
+			string(review.Squash),
 			string(review.MergeCommit)))}
 	if text := in.given("message"); text != nil {
 		m.Message = *text

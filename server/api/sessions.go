@@ -57,8 +57,10 @@ type sessionInfo struct {
 
 func showSession(s review.Session) sessionInfo {
 	m := s.Meta
-	i := sessionInfo{Name: s.Name, State: string(m.Now(time.Now())), Title: m.Title, Task: m.Task, Owner: m.Owner, Tags: m.Tags,
-		Expires: optionalTime(m.Expires), Remote: m.Remote, Branch: strings.TrimPrefix(m.Ref, "refs/heads/"), Base: optional(m.Base),
+	i := sessionInfo{Name: s.Name, State: string(m.Now(time.Now())), Title: m.Title, Task: m.Task,
+		Owner: m.Owner, Tags: m.Tags,
+		Expires: optionalTime(m.Expires), Remote: m.Remote, Branch: strings.TrimPrefix(m.Ref, "refs/heads/"),
+		Base:  optional(m.Base),
 		Began: optionalTime(m.Began), From: optional(m.From), CopyOf: m.CopyOf, Checkpoint: optional(s.Newest), Thin: s.Thin,
 		Writers: []writerInfo{}, Damage: optional(s.Damage)}
 	if i.Tags == nil {
@@ -141,7 +143,8 @@ func changeSession(c *call) error {
 	} else if n != -1 {
 		in.refuse(invalid("ttl", "Too small: expected number to be >=0"))
 	}
-	if p.Title != nil || p.Task != nil || p.Owner != nil || p.Hold != nil || p.TTL != nil || len(p.AddTags) > 0 || len(p.DelTags) > 0 {
+	if p.Title != nil || p.Task != nil || p.Owner != nil || p.Hold != nil || p.TTL != nil || len(p.AddTags) > 0 ||
+		len(p.DelTags) > 0 {
 		change.Profile = &p
 	} else if change.State == "" {
 		in.refuse(&Fault{http.StatusBadRequest, codeInput, "Nothing to change", ""})
@@ -208,7 +211,8 @@ func listCheckpoints(c *call) error {
 		list, last := []checkpointInfo{}, ""
 		for _, p := range all {
 			i := checkpointInfo{ID: string(p.ID), Commit: p.Commit.String(), Tree: p.Tree.String(), Made: timeText(p.Time),
-				Branch: strings.TrimPrefix(p.Branch, "refs/heads/"), Reason: string(p.Reason), Message: p.Message, Changed: p.Changed, Bytes: p.Bytes,
+				Branch: strings.TrimPrefix(p.Branch, "refs/heads/"), Reason: string(p.Reason), Message: p.Message,
+				Changed: p.Changed, Bytes: p.Bytes,
 				Pins: p.Pins}
 			if !p.Head.IsZero() {
 				i.Head = optional(p.Head.String())

@@ -43,7 +43,8 @@ func TestSpellingsOfNamespaces(t *testing.T) {
 			must(owner, "GET "+owned+path+"/repos/"+repo+"/tokens", "", http.StatusOK)
 			must(owner, "POST "+owned+path+"/tokens", `{"repo":"`+repo+`"}`, http.StatusCreated)
 			must(owner, "GET "+under+path+"/usage", "", http.StatusOK)
-			hook := must(owner, "POST "+under+path+"/webhooks", `{"url":"https://example.com/","namespace":"TeaM"}`, http.StatusCreated)
+			hook := must(owner, "POST "+under+path+"/webhooks", `{"url":"https://example.com/","namespace":"TeaM"}`,
+				http.StatusCreated)
 			for _, other := range []string{"Team", "team", "TEAM"} {
 				if got := w.do(t, owner, "GET", under+other+"/webhooks", ""); !strings.Contains(got.body, hook) {
 					t.Errorf("webhooks of %s: got %s, want %s", other, got.body, hook)

@@ -38,8 +38,9 @@ type tokenInfo struct {
 }
 
 func infoOfToken(t records.Token, now time.Time) tokenInfo {
-	i := tokenInfo{ID: t.ID, Scope: string(t.Scope), State: "active", CreatedAt: timeText(t.Created), ExpiresAt: optionalTime(t.Expires),
-		Label: t.Label, Session: t.Session, Actor: t.Actor}
+	i := tokenInfo{ID: t.ID, Scope: string(t.Scope), State: "active", CreatedAt: timeText(t.Created),
+		ExpiresAt: optionalTime(t.Expires),
+		Label:     t.Label, Session: t.Session, Actor: t.Actor}
 	switch {
 	case !t.Revoked.IsZero():
 		i.State = "revoked"
@@ -81,7 +82,8 @@ func (f *fields) rules(name string) (rules []records.RefRule) {
 	for i, raw := range f.list(name) {
 		var parts []json.RawMessage
 		var r records.RefRule
-		if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 || len(parts) > 2 || json.Unmarshal(parts[0], &r.Glob) != nil ||
+		if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 || len(parts) > 2 ||
+			json.Unmarshal(parts[0], &r.Glob) != nil ||
 			len(parts) == 2 && json.Unmarshal(parts[1], &r.Deny) != nil {
 			f.refuse(invalid(name+"/"+strconv.Itoa(i), "Invalid input: expected [glob, [denial, ...]]"))
 			return nil
@@ -109,7 +111,8 @@ func createToken(c *call) error {
 		return err
 	}
 	name := in.required("repo")
-	t := records.Token{Role: records.RepoToken, Scope: records.Scope(in.option("scope", "write", "read", "write")), Label: in.text("label"),
+	t := records.Token{Role: records.RepoToken, Scope: records.Scope(in.option("scope", "write", "read", "write")),
+		Label: in.text("label"),
 		Actor: in.text("actor"), Session: in.text("session")}
 	ttl := in.ttl(defaultTTL)
 	if t.Rules = in.rules("refs"); t.Session != "" {

@@ -45,7 +45,8 @@ func TestLargeDirectory(t *testing.T) {
 	read := func(path string) (entries []map[string]string) {
 		t.Helper()
 		id := gittest.Must(t, dir, "rev-parse", "main:"+path)
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/v1/api/namespaces/big/repos/files/tree/"+id, nil)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			server.URL+"/v1/api/namespaces/big/repos/files/tree/"+id, nil)
 		r.Header.Set("Authorization", "Bearer "+w.admin)
 		res, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -68,7 +69,8 @@ func TestLargeDirectory(t *testing.T) {
 	if got := read("small"); len(got) != 1 || got[0]["name"] != `"quoted` || got[0]["type"] != "exec" {
 		t.Errorf("small directory: got %v", got)
 	}
-	if got := read("big"); len(got) != names || !slices.IsSortedFunc(got, func(a, b map[string]string) int { return strings.Compare(a["name"], b["name"]) }) {
+	if got := read("big"); len(got) != names || !slices.IsSortedFunc(got,
+		func(a, b map[string]string) int { return strings.Compare(a["name"], b["name"]) }) {
 		t.Errorf("large directory: got %d names", len(got))
 	}
 	// The answer has 3 MB.
@@ -86,7 +88,8 @@ func TestLargeDirectory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	rest.ServeHTTP(out, r)
 	if out.bytes < 2<<20 || most > before.HeapAlloc+2<<20 {
-		t.Errorf("large directory: sent %d bytes, the memory has grown from %d to %d bytes", out.bytes, before.HeapAlloc, most)
+		t.Errorf("large directory: sent %d bytes, the memory has grown from %d to %d bytes", out.bytes,
+			before.HeapAlloc, most)
 	}
 }
 

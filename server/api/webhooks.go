@@ -34,7 +34,8 @@ type webhookInfo struct {
 }
 
 func infoOfWebhook(h records.Webhook) webhookInfo {
-	return webhookInfo{ID: h.ID, Namespace: optional(h.Namespace), Repo: optional(h.Repo), Types: append([]string{}, h.Types...), URL: h.URL,
+	return webhookInfo{ID: h.ID, Namespace: optional(h.Namespace), Repo: optional(h.Repo),
+		Types: append([]string{}, h.Types...), URL: h.URL,
 		CreatedAt: timeText(h.Created)}
 }
 

@@ -92,7 +92,8 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	}
 	guard, counts := access.NewGuard(db), meter.New(db.Usage, db.Audit, zap.NewNop())
 	t.Cleanup(func() { counts.Close() })
-	git, err := githttp.New(githttp.Options{Records: db, Replicas: set, Guard: guard, Meter: counts, Account: id, Dir: filepath.Join(dir, "git"),
+	git, err := githttp.New(githttp.Options{Records: db, Replicas: set, Guard: guard, Meter: counts, Account: id,
+		Dir: filepath.Join(dir, "git"),
 		Log: zap.NewNop()}, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +101,8 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	t.Cleanup(git.Close)
 	acts := review.New(review.Options{Records: db, Replicas: set, Pusher: git, Log: zap.NewNop()})
 	t.Cleanup(func() { acts.Close() })
-	o := api.Options{Account: id, Records: db, Replicas: set, Guard: guard, Meter: w.meter, Review: acts, Log: zap.NewNop()}
+	o := api.Options{Account: id, Records: db, Replicas: set, Guard: guard, Meter: w.meter, Review: acts,
+		Log: zap.NewNop()}
 	if change != nil {
 		change(&o)
 	}
@@ -156,7 +158,8 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 		t.Fatal(err)
 	}
 	push := records.Push{RepoID: r.ID, TokenID: token.ID, Pack: &pack, Atomic: true}
-	for line := range strings.SplitSeq(gittest.Must(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
+	for line := range strings.SplitSeq(gittest.Must(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"),
+		"\n") {
 		id, ref, _ := strings.Cut(line, " ")
 		push.Updates = append(push.Updates, records.RefUpdate{Name: ref, Old: strings.Repeat("0", len(id)), New: id})
 	}

@@ -1,11 +1,12 @@
-// Package archive moves sessions out of repositories: an archived session is one git bundle in the object store and one row, and has no ref
-// and no pack in its repository. It costs nothing but stored bytes until it is reopened.
+// Package archive moves sessions out of repositories: an archived session is one git bundle in the object store and one
+// row, and has no ref and no pack in its repository. It costs nothing but stored bytes until it is reopened.
 //
-// The bundle contains the objects of the session that no branch and no tag of the repository reaches. The commits on which it is based (its
-// prerequisites) are kept by refs in the repository, which sessions with the same base share.
+// The bundle contains the objects of the session that no branch and no tag of the repository reaches. The commits on
+// which it is based (its prerequisites) are kept by refs in the repository, which sessions with the same base share.
 //
-// The bundle is recorded and stored before the transaction that removes the refs; packs of a session that is reopened are stored before the
-// transaction that creates them. So a process that dies loses nothing, and leaves files that package upkeep removes as unused.
+// The bundle is recorded and stored before the transaction that removes the refs; packs of a session that is reopened
+// are stored before the transaction that creates them. So a process that dies loses nothing, and leaves files that
+// package upkeep removes as unused.
 package archive
 
 import (
@@ -81,8 +82,9 @@ func (r *Refused) Error() string { return "session " + r.Session + " " + r.Reaso
 // ErrThin means that the objects of a repository are elsewhere, so that its sessions cannot be bundled.
 var ErrThin = errors.New("sessions of a thin repository cannot be archived: its objects are in another repository")
 
-// Archive archives sessions of a repository. The result contains an error for each session that was not archived: records.ErrNotFound,
-// records.ErrChanged if it was changed at the same time, and errors of the types *Refused and *profile.OnHoldError.
+// Archive archives sessions of a repository. The result contains an error for each session that was not archived:
+// records.ErrNotFound, records.ErrChanged if it was changed at the same time, and errors of the types *Refused and
+// *profile.OnHoldError.
 func (a *Archiver) Archive(ctx context.Context, repoID string, names []string, by By) (results []error, err error) {
 	for chunk := range slices.Chunk(names, together) {
 		some, err := a.archive(ctx, repoID, chunk, by)
@@ -164,7 +166,8 @@ type writer struct {
 }
 
 // writer prepares the bundles of sessions of a repository with some refs, whose objects are in a git directory.
-func (a *Archiver) writer(dir string, f object.Format, from session.Objects, refs []records.Ref, scratch string) *writer {
+func (a *Archiver) writer(dir string, f object.Format, from session.Objects, refs []records.Ref,
+	scratch string) *writer {
 	w := &writer{Archiver: a, dir: dir, scratch: scratch, format: f, objects: from, sessions: map[string][]records.Ref{}}
 	var others strings.Builder
 	for _, r := range refs {
@@ -202,7 +205,8 @@ func (w *writer) bundle(ctx context.Context, name string) (s records.Archiving, 
 
 // fill makes and stores the bundle of a session with the metadata m, whose refs are set.
 func (w *writer) fill(ctx context.Context, s *records.Archiving, m session.Meta) error {
-	text, err := json.Marshal(Info{State: m.State, Title: m.Title, Owner: m.Owner, Tags: m.Tags, Began: m.Began, Expires: m.Expires,
+	text, err := json.Marshal(Info{State: m.State, Title: m.Title, Owner: m.Owner, Tags: m.Tags, Began: m.Began,
+		Expires: m.Expires,
 		Records: OldestRecords(w.objects, w.format, m, s.Refs)})
 	if err != nil {
 		return err
@@ -233,8 +237,8 @@ func (w *writer) meta(name string) (m session.Meta, err error) {
 	return m, nil
 }
 
-// Changed returns the time of the last change of a session with the metadata m: of its newest checkpoint, of its state, or of its profile.
-// Changes by rules do not count.
+// Changed returns the time of the last change of a session with the metadata m: of its newest checkpoint, of its state,
+// or of its profile. Changes by rules do not count.
 func Changed(objects session.Objects, f object.Format, m session.Meta, refs []records.Ref) time.Time {
 	last := m.Began
 	for _, t := range m.Transitions {
@@ -262,9 +266,10 @@ func Changed(objects session.Objects, f object.Format, m session.Meta, refs []re
 	return last
 }
 
-// pack makes and stores the bundle with the objects of a list of revisions. It returns the record of the bundle, and the commits outside of
-// the bundle that it needs.
-func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p records.Pack, bases []string, err error) {
+// pack makes and stores the bundle with the objects of a list of revisions. It returns the record of the bundle, and
+// the commits outside of the bundle that it needs.
+func (w *writer) pack(ctx context.Context, refs []records.Ref,
+	revs string) (p records.Pack, bases []string, err error) {
 	p = records.Pack{ID: records.NewID(), Extensions: []string{records.BundleExtension}}
 	if bases, p.Objects, err = w.bases(ctx, refs, revs); err != nil {
 		return p, nil, err
@@ -277,8 +282,10 @@ func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p r
 	defer os.Remove(file)
 	_, err = to.Write(bundleHead(w.format, bases, refs))
 	if err == nil {
-		// Objects are stored as differences from those of the bases. With a bitmap, git would also use others, which may be removed later.
-		cmd := w.git().Command(ctx, "pack-objects", "-q", "--revs", "--thin", "--stdout", "--delta-base-offset", "--no-use-bitmap-index")
+		// Objects are stored as differences from those of the bases. With a bitmap, git would also use others, which may be
+		// removed later.
+		cmd := w.git().Command(ctx, "pack-objects", "-q", "--revs", "--thin", "--stdout", "--delta-base-offset",
+			"--no-use-bitmap-index")
 		cmd.Stdin, cmd.Stdout = strings.NewReader(revs), to
 		err = gitcmd.Run(cmd)
 	}
@@ -296,8 +303,9 @@ func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p r
 	return p, bases, objects.Classify(w.o.Objects.Put(ctx, p.Key(records.BundleExtension), file))
 }
 
-// bases returns the commits outside of a bundle with a list of revisions that the objects in the bundle need: those at the boundary of the
-// revisions, and those of refs that other refs reach, too. It also returns the number of objects in the bundle.
+// bases returns the commits outside of a bundle with a list of revisions that the objects in the bundle need: those at
+// the boundary of the revisions, and those of refs that other refs reach, too. It also returns the number of objects in
+// the bundle.
 func (w *writer) bases(ctx context.Context, refs []records.Ref, revs string) (bases []string, count int64, err error) {
 	out, err := w.git().Output(ctx, revs, "rev-list", "--objects", "--boundary", "--stdin")
 	if err != nil {

@@ -70,14 +70,17 @@ func (w *world) add(name string, state session.LifeState, p profile.Profile) {
 	head := w.repo.Push(w, "x-"+name, map[string]gittest.File{name: {Data: []byte(noise(50_000) + name)}})
 	_ = head
 	now := time.Now().UTC()
-	m := session.Meta{Version: 1, Session: name, Format: w.format.String(), Began: now.Add(-time.Hour), State: state, Lanes: []session.Lane{}, Profile: p}
+	m := session.Meta{Version: 1, Session: name, Format: w.format.String(), Began: now.Add(-time.Hour), State: state,
+		Lanes: []session.Lane{}, Profile: p}
 	if state == session.Active {
-		m.Lanes = append(m.Lanes, session.Lane{Name: "main", Segment: 1, Since: now.Add(-time.Hour), Writer: session.Writer{Host: "elsewhere"}})
+		m.Lanes = append(m.Lanes, session.Lane{Name: "main", Segment: 1, Since: now.Add(-time.Hour),
+			Writer: session.Writer{Host: "elsewhere"}})
 	}
 	m.Transitions = []session.Transition{{State: session.Active, Time: now.Add(-time.Hour), Actor: "me"}}
 	id, all, err := m.Encode(w.format, object.ID{}, now)
 	w.ok(err)
-	c := session.Checkpoint{ID: session.NewCheckpointID(now), Session: name, Lane: "main", Segment: 1, Time: now.Add(-time.Minute), Tree: w.tree(head), State: head, Head: head}
+	c := session.Checkpoint{ID: session.NewCheckpointID(now), Session: name, Lane: "main", Segment: 1,
+		Time: now.Add(-time.Minute), Tree: w.tree(head), State: head, Head: head}
 	point, err := session.Outgoing(w.format, object.Commit, c.Encode(object.ID{}))
 	w.ok(err)
 	w.write(append(all, point))
@@ -153,7 +156,8 @@ func TestArchiveAndReopen(t *testing.T) {
 			w.add("work", session.Closed, profile.Profile{Title: "Fix", Owner: "alice"})
 			w.add("other", session.Paused, profile.Profile{})
 			before, full := w.refs(), w.size()
-			if got := w.archive("work", "none", "other"); got[0] != nil || !errors.Is(got[1], records.ErrNotFound) || got[2] != nil {
+			if got := w.archive("work", "none", "other"); got[0] != nil || !errors.Is(got[1], records.ErrNotFound) ||
+				got[2] != nil {
 				t.Fatalf("archive: got %v", got)
 			}
 			for name := range w.refs() {
@@ -163,7 +167,8 @@ func TestArchiveAndReopen(t *testing.T) {
 			}
 			row, err := w.bed.DB.Archives.Get(t.Context(), w.repo.ID, "work")
 			w.ok(err)
-			if i := InfoOf(row); i.Title != "Fix" || i.State != session.Closed || row.Pack.Bytes > 60_000 || row.Pack.Bytes < 50_000 {
+			if i := InfoOf(row); i.Title != "Fix" || i.State != session.Closed || row.Pack.Bytes > 60_000 ||
+				row.Pack.Bytes < 50_000 {
 				t.Errorf("row: got %+v, %+v, want a bundle without the base", row, i)
 			}
 			// Stock git can read the bundle.
@@ -202,7 +207,8 @@ func TestArchiveAndReopen(t *testing.T) {
 				t.Errorf("history of the reopened session: got %s", text)
 			}
 			w.collect()
-			if err := w.bed.Objects.Get(t.Context(), row.Pack.Key(records.BundleExtension), filepath.Join(t.TempDir(), "c")); err == nil {
+			if err := w.bed.Objects.Get(t.Context(), row.Pack.Key(records.BundleExtension),
+				filepath.Join(t.TempDir(), "c")); err == nil {
 				t.Error("the bundle of a reopened session was not removed")
 			}
 			if err := w.a.Reopen(t.Context(), w.repo.ID, "work", By{}); !errors.Is(err, records.ErrNotFound) {
@@ -301,15 +307,17 @@ func TestErase(t *testing.T) {
 			return fmt.Sprintf(`{"id":%q,"time":%q,"point":"","session":"work","lane":"main","record":{"type":"prompt","text":%q}}`+"\n",
 				session.NewCheckpointID(at), at.Format(time.RFC3339), text)
 		}
-		head := w.repo.Push(t, "talk", map[string]gittest.File{"2026-01-01/none.jsonl": {Data: []byte(line("2026-01-01", "old sentence"))},
-			"2026-03-01/none.jsonl": {Data: []byte(line("2026-03-01", "new sentence"))}})
+		head := w.repo.Push(t, "talk",
+			map[string]gittest.File{"2026-01-01/none.jsonl": {Data: []byte(line("2026-01-01", "old sentence"))},
+				"2026-03-01/none.jsonl": {Data: []byte(line("2026-03-01", "new sentence"))}})
 		w.set(session.TranscriptRef("work"), head)
 		w.ok(w.repo.Update(t.Context(), "refs/heads/talk", head.String(), ""))
 		on, err := w.bed.Set.Acquire(t.Context(), w.repo.ID)
 		w.ok(err)
 		store, err := odb.Open(filepath.Join(on.Dir, "objects"), w.format)
 		w.ok(err)
-		if got := OldestRecords(store, w.format, session.Meta{Session: "work"}, []records.Ref{{Name: session.TranscriptRef("work"), ID: head.String()}}); got.Format(time.DateOnly) != "2026-01-01" {
+		if got := OldestRecords(store, w.format, session.Meta{Session: "work"},
+			[]records.Ref{{Name: session.TranscriptRef("work"), ID: head.String()}}); got.Format(time.DateOnly) != "2026-01-01" {
 			t.Errorf("oldest records: got %s", got)
 		}
 		store.Close()
@@ -326,11 +334,13 @@ func TestErase(t *testing.T) {
 		w.ok(w.a.Erase(t.Context(), w.repo.ID, "work", archived, before, By{Actor: Rules, Reason: "rule 1"}))
 		if archived {
 			now, err := w.bed.DB.Archives.Get(t.Context(), w.repo.ID, "work")
-			if w.ok(err); InfoOf(now).Records.Format(time.DateOnly) != "2026-03-01" || !now.Archived.Equal(old.Archived) || now.Pack.ID == old.Pack.ID {
+			if w.ok(err); InfoOf(now).Records.Format(time.DateOnly) != "2026-03-01" || !now.Archived.Equal(old.Archived) ||
+				now.Pack.ID == old.Pack.ID {
 				t.Errorf("row after the erasure: got %+v", now)
 			}
 			w.collect()
-			if err := w.bed.Objects.Get(t.Context(), old.Pack.Key(records.BundleExtension), filepath.Join(t.TempDir(), "x")); err == nil {
+			if err := w.bed.Objects.Get(t.Context(), old.Pack.Key(records.BundleExtension),
+				filepath.Join(t.TempDir(), "x")); err == nil {
 				t.Error("the old bundle remains")
 			}
 			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "work", By{}))
@@ -339,10 +349,12 @@ func TestErase(t *testing.T) {
 		w.ok(err)
 		text := gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-01-01/none.jsonl") +
 			gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-03-01/none.jsonl")
-		if strings.Contains(text, "old sentence") || !strings.Contains(text, "new sentence") || !strings.Contains(text, `"by":"retention"`) {
+		if strings.Contains(text, "old sentence") || !strings.Contains(text, "new sentence") ||
+			!strings.Contains(text, `"by":"retention"`) {
 			t.Errorf("transcript: got %s", text)
 		}
-		if meta := gittest.Must(t, on.Dir, "cat-file", "-p", session.MetaRef("work")+":"+session.MetaFile); !strings.Contains(meta, `"before": "2026-02-01T00:00:00Z"`) {
+		if meta := gittest.Must(t, on.Dir, "cat-file", "-p",
+			session.MetaRef("work")+":"+session.MetaFile); !strings.Contains(meta, `"before": "2026-02-01T00:00:00Z"`) {
 			t.Errorf("metadata: got %s", meta)
 		}
 		on.Release()

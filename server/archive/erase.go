@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// OldestRecords returns the day of the oldest records of a session's transcript that were not erased, as far as the metadata m says. It is
-// zero if there are none. Records are stored in files DAY/NAME.
+// OldestRecords returns the day of the oldest records of a session's transcript that were not erased, as far as the
+// metadata m says. It is zero if there are none. Records are stored in files DAY/NAME.
 func OldestRecords(from session.Objects, f object.Format, m session.Meta, refs []records.Ref) (oldest time.Time) {
 	var erased time.Time
 	for _, e := range m.Erased {
@@ -58,8 +58,8 @@ func rootOf(from session.Objects, f object.Format, commit string) []object.TreeE
 	return entries
 }
 
-// Erase erases the records of a session's transcript that are older than the time before, and records the erasure in its metadata. If the
-// session is archived, its bundle is replaced; the old one is removed as unused.
+// Erase erases the records of a session's transcript that are older than the time before, and records the erasure in
+// its metadata. If the session is archived, its bundle is replaced; the old one is removed as unused.
 func (a *Archiver) Erase(ctx context.Context, repoID, name string, archived bool, before time.Time, by By) error {
 	erase := a.eraseLive
 	if archived {
@@ -103,10 +103,12 @@ func (a *Archiver) eraseLive(ctx context.Context, repoID, name string, before ti
 	return a.Push(ctx, snap.Repo, changes, &p, by)
 }
 
-// Push makes updates of refs, all or none, without a token. The caller has checked that they are allowed. It returns records.ErrChanged if
-// one of the refs has changed in the meantime.
-func (a *Archiver) Push(ctx context.Context, r records.Repo, updates []records.RefUpdate, p *records.Pack, by By) error {
-	results, err := a.o.Records.Repos.Push(ctx, records.Push{RepoID: r.ID, Version: r.Version, Updates: updates, Atomic: true, Pack: p,
+// Push makes updates of refs, all or none, without a token. The caller has checked that they are allowed. It returns
+// records.ErrChanged if one of the refs has changed in the meantime.
+func (a *Archiver) Push(ctx context.Context, r records.Repo, updates []records.RefUpdate, p *records.Pack,
+	by By) error {
+	results, err := a.o.Records.Repos.Push(ctx, records.Push{RepoID: r.ID, Version: r.Version, Updates: updates,
+		Atomic: true, Pack: p,
 		Cause: by.Cause, Detail: by.Reason, Usage: Rules, Events: by.events(r)})
 	for _, failed := range results {
 		if err == nil && failed != nil {
@@ -164,9 +166,10 @@ type rewriter struct {
 	repo *session.Repo
 }
 
-// rewriter opens a scratch repository with the transcript and the metadata of a session. The parameter refs contains the refs of the
-// session and of its repository, whose git directory is from.
-func (a *Archiver) rewriter(ctx context.Context, from, format string, refs []records.Ref, name string) (r *rewriter, err error) {
+// rewriter opens a scratch repository with the transcript and the metadata of a session. The parameter refs contains
+// the refs of the session and of its repository, whose git directory is from.
+func (a *Archiver) rewriter(ctx context.Context, from, format string, refs []records.Ref,
+	name string) (r *rewriter, err error) {
 	f, err := object.ParseFormat(format)
 	if err != nil {
 		return nil, err
@@ -176,7 +179,8 @@ func (a *Archiver) rewriter(ctx context.Context, from, format string, refs []rec
 		return nil, err
 	}
 	dir := filepath.Join(scratch, "session.git")
-	repo, err := session.OpenRepo(dir, session.RepoOptions{Format: f, Session: name, Borrow: []string{filepath.Join(from, "objects")}})
+	repo, err := session.OpenRepo(dir, session.RepoOptions{Format: f, Session: name,
+		Borrow: []string{filepath.Join(from, "objects")}})
 	if err != nil {
 		_ = os.RemoveAll(scratch)
 		return nil, err
@@ -206,13 +210,15 @@ func (r *rewriter) close() {
 }
 
 // erase erases records of a session in the scratch repository, and returns the changes of its refs.
-func (r *rewriter) erase(ctx context.Context, name string, before time.Time, by By) (changes []records.RefUpdate, err error) {
+func (r *rewriter) erase(ctx context.Context, name string, before time.Time,
+	by By) (changes []records.RefUpdate, err error) {
 	now := time.Now().UTC()
 	if _, err := transcript.Erase(ctx, r.repo, transcript.EraseRequest{Session: name, Before: before,
 		Stone: transcript.Tombstone{Time: now, By: by.Actor, Why: by.Reason}}, nil); err != nil {
 		return nil, err
 	}
-	if err := session.NoteErased(ctx, r.repo, name, session.Erasure{Before: before, Time: now, By: by.Actor, Why: by.Reason}); err != nil {
+	if err := session.NoteErased(ctx, r.repo, name,
+		session.Erasure{Before: before, Time: now, By: by.Actor, Why: by.Reason}); err != nil {
 		return nil, err
 	}
 	for _, ref := range r.sessions[name] {

@@ -34,10 +34,12 @@ func isHeld(err error) bool {
 	return errors.As(err, &held)
 }
 
-// Reopen brings an archived session back: all its refs appear in one transaction, and the session can be mounted. It returns
-// records.ErrNotFound if the session is not archived, and records.ErrExists if a session of the same name exists.
+// Reopen brings an archived session back: all its refs appear in one transaction, and the session can be mounted. It
+// returns records.ErrNotFound if the session is not archived, and records.ErrExists if a session of the same name
+// exists.
 func (a *Archiver) Reopen(ctx context.Context, repoID, name string, by By) error {
-	return a.restore(ctx, repoID, name, by, func(ctx context.Context, f *fetched) ([]records.Ref, error) { return f.reopened(ctx, by) })
+	return a.restore(ctx, repoID, name, by,
+		func(ctx context.Context, f *fetched) ([]records.Ref, error) { return f.reopened(ctx, by) })
 }
 
 // Trash moves an archived session to the trash of its repository, from which it can be restored for a time.
@@ -82,7 +84,8 @@ func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs ref
 	if err := f.check(ctx); err != nil {
 		return err
 	}
-	r := records.Restoring{RepoID: repoID, Session: name, Bundle: f.row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
+	r := records.Restoring{RepoID: repoID, Session: name, Bundle: f.row.Pack.ID, Version: f.copy.Repo.Version, Refs: all,
+		Cause:  by.Cause,
 		Events: by.events(f.copy.Repo)}
 	if r.Packs = f.stored; f.pack != "" {
 		p, err := a.o.Replicas.Store(ctx, f.copy.Packs(), f.pack)
@@ -168,7 +171,8 @@ func (f *fetched) unbundle(ctx context.Context, bundle string) error {
 		return err
 	}
 	added, err := f.copy.Added()
-	if len(added) > 0 { // the repository can have this pack already, if the session was reopened before, and not collected since then
+	// the repository can have this pack already, if the session was reopened before, and not collected since then
+	if len(added) > 0 {
 		f.pack = added[0]
 	}
 	return err
@@ -209,7 +213,8 @@ func (f *fetched) check(ctx context.Context) error {
 	return err
 }
 
-// reopened returns the refs of the session. Its metadata is new if the session was closed or archived: it records who has reopened it.
+// reopened returns the refs of the session. Its metadata is new if the session was closed or archived: it records who
+// has reopened it.
 func (f *fetched) reopened(ctx context.Context, by By) ([]records.Ref, error) {
 	return f.edit(ctx, func(m *session.Meta, now time.Time) error {
 		if m.State != session.Closed && m.State != session.Archived {
@@ -241,8 +246,8 @@ func (f *fetched) edit(ctx context.Context, change func(m *session.Meta, now tim
 	return refs, err
 }
 
-// EditMeta changes the metadata of a session in a commit. It returns the commit with the new metadata and its objects; no objects if
-// nothing has changed.
+// EditMeta changes the metadata of a session in a commit. It returns the commit with the new metadata and its objects;
+// no objects if nothing has changed.
 func EditMeta(from session.Objects, f object.Format, commit string,
 	change func(m *session.Meta, now time.Time) error) (string, []odb.Outgoing, error) {
 	id, err := object.ParseIDOf(f, commit)
@@ -291,7 +296,8 @@ func writePack(ctx context.Context, file string, f object.Format, all []odb.Outg
 // index makes the index of a pack, gives both files the names that git computes, pack-HASH.*, and returns HASH.
 func (a *Archiver) index(ctx context.Context, f object.Format, pack string) (hash string, err error) {
 	idx := strings.TrimSuffix(pack, ".pack") + ".idx"
-	out, err := gitcmd.Output(a.o.Replicas.Git().Command(ctx, "index-pack", "--object-format="+f.String(), "-o", idx, pack))
+	out, err := gitcmd.Output(a.o.Replicas.Git().Command(ctx, "index-pack", "--object-format="+f.String(),
+		"-o", idx, pack))
 	if err != nil {
 		return "", err
 	}

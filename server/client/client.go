@@ -39,7 +39,8 @@ var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 5 * time.Se
 
 // Options configures a Client.
 type Options struct {
-	// URL is the address of the server, such as http://127.0.0.1:8790. It may end in the path under which a proxy serves it.
+	// URL is the address of the server, such as http://127.0.0.1:8790. It may end in the path under which a proxy serves
+	// it.
 	URL string
 	// Token is a token for the REST API: an admin or owner token. A repository token allows only git access and the
 	// methods of Repository.
@@ -109,7 +110,8 @@ func (c *Client) Account(ctx context.Context) (string, error) {
 	var all []struct {
 		ID string `json:"id"`
 	}
-	if _, err := c.call(ctx, request{verb: "find", object: "account", method: http.MethodGet, path: "/client/v4/accounts"}, &all); err != nil {
+	if _, err := c.call(ctx, request{verb: "find", object: "account", method: http.MethodGet, path: "/client/v4/accounts"},
+		&all); err != nil {
 		return "", err
 	}
 	if len(all) == 0 {

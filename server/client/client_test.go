@@ -75,7 +75,8 @@ func TestErrorsHaveTheirParts(t *testing.T) {
 	if !errors.As(err, &e) {
 		t.Fatalf("create repository: got %v, want an *Error", err)
 	}
-	want := Error{Verb: "create", Object: "repository team/-", Status: 400, Code: CodeInvalidRepoName, Message: "Invalid repo name", Pointer: "/name"}
+	want := Error{Verb: "create", Object: "repository team/-", Status: 400, Code: CodeInvalidRepoName,
+		Message: "Invalid repo name", Pointer: "/name"}
 	if *e != want {
 		t.Errorf("error: got %+v, want %+v", *e, want)
 	}
@@ -101,11 +102,13 @@ func TestErrorsHaveTheirParts(t *testing.T) {
 func TestUnavailableServerIsAskedAgain(t *testing.T) {
 	busy := `503 {"success":false,"errors":[{"code":10401,"message":"database is unavailable"}]}`
 	c, f := serve(t, map[string][]string{
-		"GET /namespaces/team":  {busy, busy, `200 {"result":{"namespace":"team","repo_count":3,"created_at":"2026-01-02T03:04:05Z"},"success":true}`},
+		"GET /namespaces/team": {busy, busy,
+			`200 {"result":{"namespace":"team","repo_count":3,"created_at":"2026-01-02T03:04:05Z"},"success":true}`},
 		"GET /namespaces/other": {busy},
 	})
 	n, err := c.Namespace(t.Context(), "team")
-	if want := (Namespace{Name: "team", Repos: 3, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}); err != nil || n != want {
+	if want := (Namespace{Name: "team", Repos: 3, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}); err != nil ||
+		n != want {
 		t.Errorf("namespace: got %+v, %v, want %+v", n, err, want)
 	}
 	if len(f.heard) != 1+3 {
@@ -148,7 +151,8 @@ func TestListsHaveAllPages(t *testing.T) {
 		}
 		last = token
 	}
-	if want := []RefRule{{"refs/heads/*", []string{"no-delete"}}, {Glob: "refs/tags/**"}}; last.ID != "2" || !reflect.DeepEqual(last.Refs, want) {
+	if want := []RefRule{{"refs/heads/*", []string{"no-delete"}}, {Glob: "refs/tags/**"}}; last.ID != "2" ||
+		!reflect.DeepEqual(last.Refs, want) {
 		t.Errorf("last token: got %+v, want id 2 with %v", last, want)
 	}
 	if text, err := json.Marshal(RefRule{Glob: "refs/x"}); err != nil || string(text) != `["refs/x",[]]` {
@@ -181,10 +185,12 @@ func TestRedirectionsAreNotFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var e *Error
-		if _, err := c.CreateNamespace(t.Context(), "team", ""); !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect {
+		if _, err := c.CreateNamespace(t.Context(), "team", ""); !errors.As(err, &e) ||
+			e.Status != http.StatusTemporaryRedirect {
 			t.Errorf("create namespace: got %v, want status 307", err)
 		}
-		if _, err := c.Raw(t.Context(), "team", "app", "main", "file"); !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect {
+		if _, err := c.Raw(t.Context(), "team", "app", "main", "file"); !errors.As(err, &e) ||
+			e.Status != http.StatusTemporaryRedirect {
 			t.Errorf("read file: got %v, want status 307", err)
 		}
 	}
@@ -206,13 +212,15 @@ func TestBytesAreNotDecoded(t *testing.T) {
 
 func TestEventsAreParsed(t *testing.T) {
 	const one = `{"type":"cf.artifacts.repo.pushed","payload":{}}`
-	stream := ": hello\n\nid: 7\nevent: cf.artifacts.repo.pushed\ndata: " + one + "\n\nid:8\ndata:{\"type\":\"x\",\ndata:\"n\":1}\n\nid: 9\ndata: {"
+	stream := ": hello\n\nid: 7\nevent: cf.artifacts.repo.pushed\ndata: " + one +
+		"\n\nid:8\ndata:{\"type\":\"x\",\ndata:\"n\":1}\n\nid: 9\ndata: {"
 	var got []Event
 	err := readEvents(strings.NewReader(stream), func(e Event) bool { got = append(got, e); return true })
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("end of the stream: got %v, want %v", err, io.ErrUnexpectedEOF)
 	}
-	want := []Event{{"7", "cf.artifacts.repo.pushed", json.RawMessage(one)}, {"8", "x", json.RawMessage("{\"type\":\"x\",\n\"n\":1}")}}
+	want := []Event{{"7", "cf.artifacts.repo.pushed", json.RawMessage(one)},
+		{"8", "x", json.RawMessage("{\"type\":\"x\",\n\"n\":1}")}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("events: got %s, want %s", got, want)
 	}
@@ -233,11 +241,13 @@ func TestRepositoryRoutes(t *testing.T) {
 	const base = "/artifactfs/v1/accounts/" + account + "/namespaces/ns/repos/r"
 	c, f := serve(t, map[string][]string{
 		"GET /client/v4/accounts": {`200 {"result":[{"id":"` + account + `"}],"success":true}`},
-		"GET " + base + "/sessions": {`200 {"result":[{"name":"a","base":null}],"success":true,"result_info":{"cursor":"x","count":1}}`,
+		"GET " + base +
+			"/sessions": {`200 {"result":[{"name":"a","base":null}],"success":true,"result_info":{"cursor":"x","count":1}}`,
 			`200 {"result":[{"name":"b"}],"success":true,"result_info":{"cursor":"","count":1}}`},
 		"PUT " + base + "/cache/value": {`409 {"errors":[{"code":10901,"message":"m","conflict":{"now":"h"}}]}`},
 		"GET " + base + "/cache/value": {"200 value"},
-		"GET " + base + "/compare": {`200 {"result":{"base":null,"sides":[{"name":"a@","session":"a"},{"name":"main","session":null}],` +
+		"GET " + base +
+			"/compare": {`200 {"result":{"base":null,"sides":[{"name":"a@","session":"a"},{"name":"main","session":null}],` +
 			`"shared":[{"path":"x","verdict":"conflict","pairs":[{"a":0,"b":1,"verdict":"conflict"}]}]},"success":true}`},
 	})
 	r := c.Extensions().Repository("ns", "r")

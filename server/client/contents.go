@@ -49,18 +49,21 @@ func (c *Client) Log(ctx context.Context, namespace, name, ref string, limit, of
 	if offset != 0 {
 		q.Set("offset", strconv.Itoa(offset))
 	}
-	all, _, err := page[Commit](ctx, c, "log", repository(namespace, name), q, "namespaces", namespace, "repos", name, "log")
+	all, _, err := page[Commit](ctx, c, "log", repository(namespace, name), q, "namespaces", namespace,
+		"repos", name, "log")
 	return all, err
 }
 
 // Commit returns the commit with the given id in a repository.
 func (c *Client) Commit(ctx context.Context, namespace, name, id string) (Commit, error) {
-	return do[Commit](ctx, c, "show", "commit "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "commit", id)
+	return do[Commit](ctx, c, "show", "commit "+id, http.MethodGet, nil, "namespaces", namespace, "repos",
+		name, "commit", id)
 }
 
 // Tree returns the entries of the git tree with the given id. It does not return the entries of subdirectories.
 func (c *Client) Tree(ctx context.Context, namespace, name, id string) ([]TreeEntry, error) {
-	return do[[]TreeEntry](ctx, c, "show", "tree "+id, http.MethodGet, nil, "namespaces", namespace, "repos", name, "tree", id)
+	return do[[]TreeEntry](ctx, c, "show", "tree "+id, http.MethodGet, nil, "namespaces", namespace, "repos",
+		name, "tree", id)
 }
 
 // Blob returns a reader for the contents of the git blob with the given id. The caller must close the reader.

@@ -26,7 +26,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	run := exec.Command("artifactfs", "run", fork.Remote, "--session", "agent-7", "--session-remote", "origin", "--", "./agent")
+	run := exec.Command("artifactfs", "run", fork.Remote, "--session", "agent-7", "--session-remote", "origin",
+		"--", "./agent")
 	run.Env = append(os.Environ(), "ARTIFACTFS_TOKEN="+token.Plaintext)
 	if err := run.Run(); err != nil {
 		log.Fatal(err)

@@ -174,7 +174,8 @@ type CreateControlToken struct {
 
 // CreateControlToken creates a token for the REST API: an owner token or an admin token.
 func (x Extensions) CreateControlToken(ctx context.Context, t CreateControlToken) (n NewToken, err error) {
-	_, err = x.extend(ctx, request{verb: "create", object: "token of " + t.Role, method: http.MethodPost, body: t}, &n, "tokens")
+	_, err = x.extend(ctx, request{verb: "create", object: "token of " + t.Role, method: http.MethodPost, body: t}, &n,
+		"tokens")
 	return n, err
 }
 
@@ -219,7 +220,8 @@ func (x Extensions) Webhooks(ctx context.Context) (all []Webhook, err error) {
 
 // DeleteWebhook deletes the webhook with the given id.
 func (x Extensions) DeleteWebhook(ctx context.Context, id string) error {
-	_, err := x.extend(ctx, request{verb: "delete", object: "webhook " + id, method: http.MethodDelete}, nil, "webhooks", id)
+	_, err := x.extend(ctx, request{verb: "delete", object: "webhook " + id, method: http.MethodDelete}, nil,
+		"webhooks", id)
 	return err
 }
 
@@ -242,7 +244,8 @@ func (x Extensions) Events(ctx context.Context, namespace, name, after string) i
 		if name != "" {
 			parts = append(parts, "repos", name)
 		}
-		r := request{verb: "read", object: "events", method: http.MethodGet, header: http.Header{"Accept": {"text/event-stream"}}}
+		r := request{verb: "read", object: "events", method: http.MethodGet,
+			header: http.Header{"Accept": {"text/event-stream"}}}
 		if after != "" {
 			r.header.Set("Last-Event-ID", after)
 		}

@@ -73,10 +73,11 @@ type Fork struct {
 	DefaultBranchOnly bool   `json:"default_branch_only,omitempty"`
 
 	// The fields below are extensions.
-	Namespace  string   `json:"namespace,omitempty"`  // namespace of the fork; "": the namespace of the parent
-	Checkpoint string   `json:"checkpoint,omitempty"` // checkpoint of a session to which the default branch of the fork is set
-	Commit     string   `json:"commit,omitempty"`     // commit to which the default branch of the fork is set
-	Refs       []string `json:"refs,omitempty"`       // globs of the refs that are copied
+	Namespace string `json:"namespace,omitempty"` // namespace of the fork; "": the namespace of the parent
+	// checkpoint of a session to which the default branch of the fork is set
+	Checkpoint string   `json:"checkpoint,omitempty"`
+	Commit     string   `json:"commit,omitempty"` // commit to which the default branch of the fork is set
+	Refs       []string `json:"refs,omitempty"`   // globs of the refs that are copied
 	// Transcripts states whether the transcripts of sessions are copied, too. All sessions are closed in the fork.
 	Transcripts bool `json:"transcripts,omitempty"`
 }
@@ -118,17 +119,20 @@ func (c *Client) Namespaces(ctx context.Context) iter.Seq2[Namespace, error] {
 
 // CreateRepo creates a repository. It also creates the namespace if that does not exist.
 func (c *Client) CreateRepo(ctx context.Context, namespace string, r CreateRepo) (Created, error) {
-	return do[Created](ctx, c, "create", repository(namespace, r.Name), http.MethodPost, r, "namespaces", namespace, "repos")
+	return do[Created](ctx, c, "create", repository(namespace, r.Name), http.MethodPost, r, "namespaces",
+		namespace, "repos")
 }
 
 // Repo returns the description of a repository.
 func (c *Client) Repo(ctx context.Context, namespace, name string) (Repo, error) {
-	return do[Repo](ctx, c, "show", repository(namespace, name), http.MethodGet, nil, "namespaces", namespace, "repos", name)
+	return do[Repo](ctx, c, "show", repository(namespace, name), http.MethodGet, nil, "namespaces", namespace,
+		"repos", name)
 }
 
 // DeleteRepo deletes a repository. It returns nil if the repository was deleted before.
 func (c *Client) DeleteRepo(ctx context.Context, namespace, name string) error {
-	_, err := do[any](ctx, c, "delete", repository(namespace, name), http.MethodDelete, nil, "namespaces", namespace, "repos", name)
+	_, err := do[any](ctx, c, "delete", repository(namespace, name), http.MethodDelete, nil, "namespaces", namespace,
+		"repos", name)
 	return err
 }
 
@@ -172,20 +176,23 @@ func (c *Client) RepoPage(ctx context.Context, namespace string, l ListRepos) ([
 
 // Fork creates a fork of the repository name in the given namespace. The result describes the fork.
 func (c *Client) Fork(ctx context.Context, namespace, name string, f Fork) (Created, error) {
-	return do[Created](ctx, c, "fork", repository(namespace, name), http.MethodPost, f, "namespaces", namespace, "repos", name, "fork")
+	return do[Created](ctx, c, "fork", repository(namespace, name), http.MethodPost, f, "namespaces", namespace,
+		"repos", name, "fork")
 }
 
 // Import creates a repository with the contents of the repository at i.URL. It does not wait for the end of the import:
 // until then, Repo.Status is "importing".
 func (c *Client) Import(ctx context.Context, namespace, name string, i Import) (Created, error) {
-	return do[Created](ctx, c, "import", repository(namespace, name), http.MethodPost, i, "namespaces", namespace, "repos", name, "import")
+	return do[Created](ctx, c, "import", repository(namespace, name), http.MethodPost, i, "namespaces", namespace, "repos",
+		name, "import")
 }
 
 // repository returns the words "repository NAMESPACE/NAME" for the text of an error.
 func repository(namespace, name string) string { return "repository " + namespace + "/" + name }
 
 // do sends a request to a resource of the account and returns the decoded result.
-func do[T any](ctx context.Context, c *Client, verb, object, method string, body any, parts ...string) (result T, err error) {
+func do[T any](ctx context.Context, c *Client, verb, object, method string, body any,
+	parts ...string) (result T, err error) {
 	r := request{verb: verb, object: object, method: method, body: body}
 	if r.path, err = c.below(ctx, parts...); err != nil {
 		return result, err
@@ -195,7 +202,8 @@ func do[T any](ctx context.Context, c *Client, verb, object, method string, body
 }
 
 // page returns one page of a list.
-func page[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) (all []T, info PageInfo, err error) {
+func page[T any](ctx context.Context, c *Client, verb, object string, q url.Values,
+	parts ...string) (all []T, info PageInfo, err error) {
 	r := request{verb: verb, object: object, method: http.MethodGet, query: q}
 	if r.path, err = c.below(ctx, parts...); err != nil {
 		return nil, info, err
@@ -206,7 +214,8 @@ func page[T any](ctx context.Context, c *Client, verb, object string, q url.Valu
 
 // pages yields the items of all pages of a list. It requests a page when its first item is needed, and ends after an
 // error.
-func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) iter.Seq2[T, error] {
+func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Values,
+	parts ...string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		for {

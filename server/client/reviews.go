@@ -30,7 +30,8 @@ func (r Repository) call(ctx context.Context, q request, result any, parts ...st
 	if q.object == "" {
 		q.object = repository(r.namespace, r.name)
 	}
-	return Extensions{r.c}.extend(ctx, q, result, append([]string{"namespaces", r.namespace, "repos", r.name}, parts...)...)
+	return Extensions{r.c}.extend(ctx, q, result,
+		append([]string{"namespaces", r.namespace, "repos", r.name}, parts...)...)
 }
 
 // eachOf yields the items of all pages of a list of the repository. It ends after an error.
@@ -120,13 +121,15 @@ type SessionChange struct {
 
 // ChangeSession changes the state or the profile of a session, and returns the session after the change.
 func (r Repository) ChangeSession(ctx context.Context, session string, c SessionChange) (s Session, err error) {
-	_, err = r.call(ctx, request{verb: "change", object: "session " + session, method: http.MethodPatch, body: c}, &s, "sessions", session)
+	_, err = r.call(ctx, request{verb: "change", object: "session " + session, method: http.MethodPatch, body: c}, &s,
+		"sessions", session)
 	return s, err
 }
 
 // DeleteSession deletes a session. It moves the session to the trash, from which it can be restored for 7 days.
 func (r Repository) DeleteSession(ctx context.Context, session string) error {
-	_, err := r.call(ctx, request{verb: "delete", object: "session " + session, method: http.MethodDelete}, nil, "sessions", session)
+	_, err := r.call(ctx, request{verb: "delete", object: "session " + session, method: http.MethodDelete}, nil,
+		"sessions", session)
 	return err
 }
 
@@ -269,7 +272,8 @@ type Approval struct {
 
 // Approvals returns the requests for approval of a session, the newest first.
 func (r Repository) Approvals(ctx context.Context, session string) (all []Approval, err error) {
-	_, err = r.call(ctx, request{verb: "list", object: "approvals of session " + session}, &all, "sessions", session, "approvals")
+	_, err = r.call(ctx, request{verb: "list", object: "approvals of session " + session}, &all, "sessions",
+		session, "approvals")
 	return all, err
 }
 
@@ -285,7 +289,8 @@ type RequestApproval struct {
 
 // RequestApproval requests approval of a change by the newest checkpoint of a session, and returns the request.
 func (r Repository) RequestApproval(ctx context.Context, session string, q RequestApproval) (a Approval, err error) {
-	_, err = r.call(ctx, request{verb: "request approval of", object: "session " + session, method: http.MethodPost, body: q}, &a,
+	_, err = r.call(ctx, request{verb: "request approval of", object: "session " + session,
+		method: http.MethodPost, body: q}, &a,
 		"sessions", session, "approvals")
 	return a, err
 }
@@ -293,7 +298,8 @@ func (r Repository) RequestApproval(ctx context.Context, session string, q Reque
 // Answer grants, denies or withdraws the request for approval with the given id, and returns its new state. op is
 // "grant", "deny" or "withdraw"; text is the reason.
 func (r Repository) Answer(ctx context.Context, session, id, op, text string) (a Approval, err error) {
-	_, err = r.call(ctx, request{verb: op, object: "request " + id, method: http.MethodPost, body: map[string]string{"text": text}}, &a,
+	_, err = r.call(ctx, request{verb: op, object: "request " + id, method: http.MethodPost,
+		body: map[string]string{"text": text}}, &a,
 		"sessions", session, "approvals", id, op)
 	return a, err
 }
@@ -374,7 +380,8 @@ func (r Repository) CacheEntries(ctx context.Context, prefix string) iter.Seq2[C
 
 // CacheEntry returns the description of the cache entry with the given key.
 func (r Repository) CacheEntry(ctx context.Context, key string) (e CacheEntry, err error) {
-	_, err = r.call(ctx, request{verb: "show", object: "cache entry " + key, query: url.Values{"key": {key}}}, &e, "cache", "entry")
+	_, err = r.call(ctx, request{verb: "show", object: "cache entry " + key, query: url.Values{"key": {key}}}, &e,
+		"cache", "entry")
 	return e, err
 }
 
@@ -427,6 +434,7 @@ func (r Repository) DeleteCacheEntry(ctx context.Context, key, expect string) er
 	if expect != "" {
 		q.Set("expect", expect)
 	}
-	_, err := r.call(ctx, request{verb: "delete", object: "cache entry " + key, method: http.MethodDelete, query: q}, nil, "cache", "entry")
+	_, err := r.call(ctx, request{verb: "delete", object: "cache entry " + key, method: http.MethodDelete, query: q}, nil,
+		"cache", "entry")
 	return err
 }

@@ -37,7 +37,8 @@ func (x Extensions) Archived(ctx context.Context, namespace, name string) iter.S
 	return func(yield func(ArchivedSession, error) bool) {
 		for {
 			var all []ArchivedSession
-			info, err := x.extend(ctx, request{verb: "list", object: "archived sessions of " + namespace + "/" + name, query: q}, &all,
+			info, err := x.extend(ctx, request{verb: "list", object: "archived sessions of " + namespace + "/" + name, query: q},
+				&all,
 				"namespaces", namespace, "repos", name, "archive")
 			if err != nil {
 				yield(ArchivedSession{}, err)
@@ -58,9 +59,11 @@ func (x Extensions) Archived(ctx context.Context, namespace, name string) iter.S
 
 // Archive archives the named sessions of a repository, at most 100. It does not archive sessions that are active or on
 // hold, and lists them in the result; if there are no others, it returns an error.
-func (x Extensions) Archive(ctx context.Context, namespace, name string, sessions ...string) (r ArchiveResult, err error) {
-	_, err = x.extend(ctx, request{verb: "archive", object: "sessions of " + namespace + "/" + name, method: http.MethodPost,
-		body: map[string][]string{"sessions": sessions}}, &r, "namespaces", namespace, "repos", name, "archive")
+func (x Extensions) Archive(ctx context.Context, namespace, name string,
+	sessions ...string) (r ArchiveResult, err error) {
+	_, err = x.extend(ctx, request{verb: "archive", object: "sessions of " + namespace + "/" + name,
+		method: http.MethodPost,
+		body:   map[string][]string{"sessions": sessions}}, &r, "namespaces", namespace, "repos", name, "archive")
 	return r, err
 }
 
@@ -92,13 +95,15 @@ type RetentionSteps struct {
 // Retention returns the retention rules of a namespace, by which the server closes, archives and deletes sessions. The
 // OpenAPI document describes their format.
 func (x Extensions) Retention(ctx context.Context, namespace string) (rules json.RawMessage, err error) {
-	_, err = x.extend(ctx, request{verb: "show", object: "retention of " + namespace}, &rules, "namespaces", namespace, "retention")
+	_, err = x.extend(ctx, request{verb: "show", object: "retention of " + namespace}, &rules, "namespaces",
+		namespace, "retention")
 	return rules, err
 }
 
 // SetRetention replaces the retention rules of a namespace. The OpenAPI document describes their format.
 func (x Extensions) SetRetention(ctx context.Context, namespace string, rules json.RawMessage) error {
-	_, err := x.extend(ctx, request{verb: "set", object: "retention of " + namespace, method: http.MethodPut, body: rules}, nil,
+	_, err := x.extend(ctx, request{verb: "set", object: "retention of " + namespace, method: http.MethodPut, body: rules},
+		nil,
 		"namespaces", namespace, "retention")
 	return err
 }
@@ -112,13 +117,15 @@ func (x Extensions) DeleteRetention(ctx context.Context, namespace string) error
 
 // RetentionPlan returns the steps that the retention rules of a namespace require for each session, with their times.
 func (x Extensions) RetentionPlan(ctx context.Context, namespace string) (s RetentionSteps, err error) {
-	_, err = x.extend(ctx, request{verb: "plan", object: "retention of " + namespace}, &s, "namespaces", namespace, "retention", "plan")
+	_, err = x.extend(ctx, request{verb: "plan", object: "retention of " + namespace}, &s, "namespaces", namespace,
+		"retention", "plan")
 	return s, err
 }
 
 // RunRetention applies the retention rules of a namespace now, and returns the steps that the server has made.
 func (x Extensions) RunRetention(ctx context.Context, namespace string) (s RetentionSteps, err error) {
-	_, err = x.extend(ctx, request{verb: "apply", object: "retention of " + namespace, method: http.MethodPost}, &s, "namespaces", namespace,
+	_, err = x.extend(ctx, request{verb: "apply", object: "retention of " + namespace, method: http.MethodPost}, &s,
+		"namespaces", namespace,
 		"retention", "run")
 	return s, err
 }

@@ -85,7 +85,8 @@ type Token struct {
 
 // CreateToken creates a token for git access to the repository t.Repo of the namespace.
 func (c *Client) CreateToken(ctx context.Context, namespace string, t CreateToken) (NewToken, error) {
-	return do[NewToken](ctx, c, "create", "token for "+namespace+"/"+t.Repo, http.MethodPost, t, "namespaces", namespace, "tokens")
+	return do[NewToken](ctx, c, "create", "token for "+namespace+"/"+t.Repo, http.MethodPost, t, "namespaces",
+		namespace, "tokens")
 }
 
 // RevokeToken revokes the token with the given id, which is for a repository of the namespace. It returns nil if the
@@ -102,5 +103,6 @@ func (c *Client) Tokens(ctx context.Context, namespace, repo, state string) iter
 	if state != "" {
 		q.Set("state", state)
 	}
-	return pages[Token](ctx, c, "list", "tokens of "+namespace+"/"+repo, q, "namespaces", namespace, "repos", repo, "tokens")
+	return pages[Token](ctx, c, "list", "tokens of "+namespace+"/"+repo, q, "namespaces", namespace, "repos",
+		repo, "tokens")
 }

@@ -1,6 +1,6 @@
-// Command clientgen writes the clients in TypeScript and Python from the OpenAPI document of the server: `clientgen DIR`, where DIR is
-// the directory clients of the project. It writes types and one method for each operation. Requests, errors, pages and streams
-// are in files beside them, which are written by hand.
+// Command clientgen writes the clients in TypeScript and Python from the OpenAPI document of the server: `clientgen
+// DIR`, where DIR is the directory clients of the project. It writes types and one method for each operation. Requests,
+// errors, pages and streams are in files beside them, which are written by hand.
 package main
 
 import (

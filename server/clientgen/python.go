@@ -121,8 +121,8 @@ func pyMethod(p func(string, ...any), c call) {
 	p("        return %s", folded(call, values, "        ", "    "))
 }
 
-// folded returns a call or a signature: on one line if that is short, else with one argument on each line, which step indents further
-// than the line of the name.
+// folded returns a call or a signature: on one line if that is short, else with one argument on each line, which step
+// indents further than the line of the name.
 func folded(name string, args []string, indent, step string) string {
 	if line := name + "(" + strings.Join(args, ", ") + ")"; len(line) <= 100 {
 		return line

@@ -1,5 +1,6 @@
-// Package comparing compares up to six proposals in a repository of the server: sessions, checkpoints, branches and other commits. The
-// REST API and the page show the result. The rules and the words are those of the command "session compare" (package proposals).
+// Package comparing compares up to six proposals in a repository of the server: sessions, checkpoints, branches and
+// other commits. The REST API and the page show the result. The rules and the words are those of the command "session
+// compare" (package proposals).
 package comparing
 
 import (
@@ -67,8 +68,8 @@ type Source struct {
 	Now    time.Time // test results that expired before this time are left out
 }
 
-// Side is one of the compared proposals, with its changes since the base and their totals. The fields Checkpoint, SessionRemote and Users
-// of ComparedSide are not set.
+// Side is one of the compared proposals, with its changes since the base and their totals. The fields Checkpoint,
+// SessionRemote and Users of ComparedSide are not set.
 type Side struct {
 	control.ComparedSide
 	Name            string // name as in the request
@@ -85,8 +86,9 @@ type Side struct {
 	history string // commit that the mounted remote has, or the commit itself; "": the session began without a commit
 }
 
-// Comparison is the result of a comparison. If Fork is set, all changes are relative to this checkpoint. Otherwise, the changes of a
-// session are relative to the commit from which it was started, and those of other commits to the common ancestor of all proposals.
+// Comparison is the result of a comparison. If Fork is set, all changes are relative to this checkpoint. Otherwise, the
+// changes of a session are relative to the commit from which it was started, and those of other commits to the common
+// ancestor of all proposals.
 type Comparison struct {
 	Sides  []*Side // in the order of the request
 	Fork   string  // checkpoint from which all proposals were forked, as SESSION@CHECKPOINT; "": none
@@ -115,8 +117,8 @@ func Distinct(names []string) []string {
 	return list
 }
 
-// Compare compares the proposals with these names: SESSION@CHECKPOINT, SESSION@PIN, SESSION@, or the name of a commit. The caller has
-// checked their number. Errors that the request causes are *NotFoundError, *ThinError and ErrLacksBase.
+// Compare compares the proposals with these names: SESSION@CHECKPOINT, SESSION@PIN, SESSION@, or the name of a commit.
+// The caller has checked their number. Errors that the request causes are *NotFoundError, *ThinError and ErrLacksBase.
 func (s Source) Compare(ctx context.Context, names []string) (*Comparison, error) {
 	c := &comparing{Source: s, trees: map[string]string{}}
 	for _, name := range names {
@@ -155,7 +157,8 @@ func lacksBase(err error) error {
 // find finds the proposal with a name.
 func (c *comparing) find(ctx context.Context, name string) (*Side, error) {
 	side, err := c.side(ctx, name)
-	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) || errors.Is(err, gitread.ErrAmbiguous) {
+	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) ||
+		errors.Is(err, gitread.ErrAmbiguous) {
 		return nil, &NotFoundError{name, err}
 	}
 	return side, err
@@ -192,7 +195,8 @@ func (c *comparing) side(ctx context.Context, name string) (*Side, error) {
 		side.Meta = *metas[0]
 	}
 	var checkpoint session.Checkpoint
-	err = c.Git.Contents(ctx, []string{side.Commit}, maxCommit, func(_ int, text read.Content) { checkpoint, _ = gitread.CheckpointOf(text) })
+	err = c.Git.Contents(ctx, []string{side.Commit}, maxCommit,
+		func(_ int, text read.Content) { checkpoint, _ = gitread.CheckpointOf(text) })
 	if err != nil {
 		return nil, err
 	}
@@ -221,8 +225,9 @@ func firstLine(text string) string {
 	return beginning(text)
 }
 
-// findBases finds the trees to which the changes of the sides are relative: that of the checkpoint from which all were forked, or else
-// that of the commit from which each session was started. The changes of other points are relative to the common ancestor of all.
+// findBases finds the trees to which the changes of the sides are relative: that of the checkpoint from which all were
+// forked, or else that of the commit from which each session was started. The changes of other points are relative to
+// the common ancestor of all.
 func (c *comparing) findBases(ctx context.Context) error {
 	fork, name, err := c.fork(ctx, c.Sides)
 	if err != nil {
@@ -269,7 +274,8 @@ func (c *comparing) fork(ctx context.Context, sides []*Side) (tree, name string,
 		return "", "", nil
 	}
 	commit, err := c.Git.Checkpoint(ctx, c.Refs, of, id)
-	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) { // gc has dropped it, or the session was deleted
+	// gc has dropped it, or the session was deleted
+	if errors.Is(err, read.ErrNotFound) || errors.Is(err, gitread.ErrCheckpointName) {
 		return "", "", nil
 	}
 	if err != nil {

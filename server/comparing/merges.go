@@ -14,8 +14,8 @@ const (
 	maxPathsOfMerge = 10_000 // merges with more conflicts are not kept
 )
 
-// Merges is a cache of the results of merges. The ids of the trees determine the result, so it is right for ever and for every
-// repository. The zero value is ready to use. The methods may be called from any goroutine.
+// Merges is a cache of the results of merges. The ids of the trees determine the result, so it is right for ever and
+// for every repository. The zero value is ready to use. The methods may be called from any goroutine.
 type Merges struct {
 	mu    sync.Mutex
 	known map[gitread.TreeMerge][]string

@@ -14,8 +14,8 @@ const (
 	maxResult = 1 << 20 // bytes of test results that are read
 )
 
-// Result is the cache entry with the test results of a proposal. Anyone who may push to the repository can write it, in the own name only
-// (package gate).
+// Result is the cache entry with the test results of a proposal. Anyone who may push to the repository can write it, in
+// the own name only (package gate).
 type Result struct {
 	Key     string // key of the entry, whether or not there is one
 	Known   bool   // there is an entry

@@ -1,10 +1,11 @@
-// Package egress connects to hosts that users of the server have chosen, which are those of imported repositories and of webhooks.
-// Unless Dialer.AllowPrivate is set, it refuses addresses that are not public, so that users cannot reach services in the network of
-// the server, such as databases or the metadata service of a cloud (server-side request forgery).
+// Package egress connects to hosts that users of the server have chosen, which are those of imported repositories and
+// of webhooks. Unless Dialer.AllowPrivate is set, it refuses addresses that are not public, so that users cannot reach
+// services in the network of the server, such as databases or the metadata service of a cloud (server-side request
+// forgery).
 //
-// The address is checked when the connection is made, after the name was resolved. So the check cannot be avoided by a redirection, or
-// by a name that has a public address first and another address later. A program that makes its own connections, such as git, uses a
-// Proxy.
+// The address is checked when the connection is made, after the name was resolved. So the check cannot be avoided by a
+// redirection, or by a name that has a public address first and another address later. A program that makes its own
+// connections, such as git, uses a Proxy.
 package egress
 
 import (
@@ -29,8 +30,8 @@ const (
 	idleTime    = 30 * time.Second
 )
 
-// special are the ranges that are not public, in addition to those that package netip reports: the ranges for special purposes that
-// IANA lists, and IPv6 prefixes whose addresses contain an IPv4 address.
+// special are the ranges that are not public, in addition to those that package netip reports: the ranges for special
+// purposes that IANA lists, and IPv6 prefixes whose addresses contain an IPv4 address.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // addresses behind the address translation of a provider (RFC 6598)
@@ -93,8 +94,8 @@ func (d Dialer) DialContext(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// Transport returns a transport that connects through the dialer. It ignores the proxy of the environment, because a proxy would
-// resolve the names.
+// Transport returns a transport that connects through the dialer. It ignores the proxy of the environment, because a
+// proxy would resolve the names.
 func (d Dialer) Transport() *http.Transport {
 	return &http.Transport{
 		DialContext: d.DialContext, TLSHandshakeTimeout: tlsTime, ResponseHeaderTimeout: idleTime, IdleConnTimeout: idleTime,

@@ -18,12 +18,17 @@ import (
 
 func TestPublicAddresses(t *testing.T) {
 	for text, want := range map[string]bool{
-		"1.1.1.1": true, "140.82.112.3": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true, "172.32.0.1": true, "192.169.0.1": true,
-		"127.0.0.1": false, "127.255.0.1": false, "::1": false, "::": false, "0.0.0.0": false, "0.1.2.3": false, "10.0.0.1": false,
-		"172.16.5.4": false, "192.168.1.1": false, "169.254.169.254": false, "fd00:ec2::254": false, "fe80::1": false, "fe80::1%eth0": false,
-		"100.64.0.1": false, "198.18.0.1": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false, "::ffff:127.0.0.1": false,
-		"::ffff:10.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "::7f00:1": false, "2001:db8::1": false, "240.0.0.1": false,
-		"2001::1": false, "192.0.0.170": false,
+		"1.1.1.1": true, "140.82.112.3": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true, "172.32.0.1": true,
+		"192.169.0.1": true,
+		"127.0.0.1":   false, "127.255.0.1": false, "::1": false, "::": false, "0.0.0.0": false, "0.1.2.3": false,
+		"10.0.0.1":   false,
+		"172.16.5.4": false, "192.168.1.1": false, "169.254.169.254": false, "fd00:ec2::254": false, "fe80::1": false,
+		"fe80::1%eth0": false,
+		"100.64.0.1":   false, "198.18.0.1": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
+		"::ffff:127.0.0.1": false,
+		"::ffff:10.0.0.1":  false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "::7f00:1": false, "2001:db8::1": false,
+		"240.0.0.1": false,
+		"2001::1":   false, "192.0.0.170": false,
 	} {
 		if got := Public(netip.MustParseAddr(text)); got != want {
 			t.Errorf("Public(%s) = %v, want %v", text, got, want)
@@ -76,7 +81,8 @@ func through(t *testing.T, proxy string) *http.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(u), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(u),
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 }
 
 func start(t *testing.T, d Dialer, limit int64) *Proxy {
@@ -174,7 +180,12 @@ func TestAProxyLimitsBytes(t *testing.T) {
 func TestCloseEndsTunnels(t *testing.T) {
 	hold := make(chan struct{})
 	defer close(hold)
-	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.NewResponseController(w).Flush(); <-hold }))
+	secure :=
+		httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			http.NewResponseController(w).Flush()
+			<-hold
+		}))
 	defer func() { go secure.Close() }()
 	p := start(t, Dialer{AllowPrivate: true}, 0)
 	answer, err := through(t, p.URL).Get(secure.URL)

@@ -22,9 +22,9 @@ var ErrTooMuch = errors.New("the other server has sent too many bytes")
 // stallTime is the time after which a connection through a Proxy is closed if no byte was sent in either direction.
 const stallTime = 2 * time.Minute
 
-// Proxy is an HTTP proxy on the loopback address for one program that this process has started. It forwards requests of http, and
-// opens tunnels for https, whose contents are encrypted. It counts the bytes that the program receives, and closes all connections
-// when their number exceeds the limit.
+// Proxy is an HTTP proxy on the loopback address for one program that this process has started. It forwards requests of
+// http, and opens tunnels for https, whose contents are encrypted. It counts the bytes that the program receives, and
+// closes all connections when their number exceeds the limit.
 type Proxy struct {
 	URL      string // URL of the proxy with its password, which only the program may know
 	received atomic.Int64
@@ -45,7 +45,8 @@ func StartProxy(d Dialer, limit int64) (*Proxy, error) {
 	}
 	password := rand.Text()
 	p := &Proxy{
-		URL: (&url.URL{Scheme: "http", User: url.UserPassword("git", password), Host: l.Addr().String()}).String(), limit: limit, dialer: d,
+		URL:   (&url.URL{Scheme: "http", User: url.UserPassword("git", password), Host: l.Addr().String()}).String(),
+		limit: limit, dialer: d,
 		header: "Basic " + base64.StdEncoding.EncodeToString([]byte("git:"+password)), done: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
@@ -173,8 +174,8 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	<-ended
 }
 
-// pass copies bytes from one connection of a tunnel to the other until the end, an error, or the time stallTime without a byte on
-// both.
+// pass copies bytes from one connection of a tunnel to the other until the end, an error, or the time stallTime without
+// a byte on both.
 func (p *Proxy) pass(to io.Writer, from io.Reader, near, far net.Conn, count bool) {
 	buffer := make([]byte, 64<<10)
 	for {

@@ -270,13 +270,16 @@ func (r *actReader) approvals(u records.RefUpdate, name string) (list []act) {
 		if record.Op != approval.Request {
 			request, _ = l.Find(record.Request)
 		}
-		kind := map[approval.Op]string{approval.Request: requestedType, approval.Grant: grantedType, approval.Deny: deniedType,
+		kind := map[approval.Op]string{approval.Request: requestedType, approval.Grant: grantedType,
+			approval.Deny:     deniedType,
 			approval.Withdraw: withdrawnType}[record.Op]
 		if request.Subject == nil || len(list) == maxActs {
 			continue
 		}
-		p := decided{Session: name, Request: request.ID, Record: record.ID, Actor: record.Actor, Action: string(request.Subject.Action),
-			Checkpoint: request.Subject.Checkpoint, Branch: strings.TrimPrefix(request.Subject.Target, "refs/heads/"), Base: request.Subject.Base,
+		p := decided{Session: name, Request: request.ID, Record: record.ID, Actor: record.Actor,
+			Action:     string(request.Subject.Action),
+			Checkpoint: request.Subject.Checkpoint, Branch: strings.TrimPrefix(request.Subject.Target, "refs/heads/"),
+			Base: request.Subject.Base,
 			Tree: request.Subject.Tree}
 		p.Text, p.Truncated = truncate(record.Text)
 		list = append(list, act{kind, p})

@@ -40,7 +40,8 @@ func TestLargeEventsAreSentInSmallPages(t *testing.T) {
 	s.mu.Unlock()
 	for after := from; after < events; {
 		page, next, _, err := s.next(t.Context(), Filter{}, after)
-		if err != nil || len(page) == 0 || len(page)*size > pageBytes+size || page[0].Seq != after+1 || next != page[len(page)-1].Seq {
+		if err != nil || len(page) == 0 || len(page)*size > pageBytes+size || page[0].Seq != after+1 ||
+			next != page[len(page)-1].Seq {
 			t.Fatalf("page after %d: got %d events up to %d, %v", after, len(page), next, err)
 		}
 		after = next

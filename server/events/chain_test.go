@@ -22,7 +22,8 @@ func TestChainIsWhatGitPrints(t *testing.T) {
 		if err := os.WriteFile(file, []byte(message), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		gittest.Must(t, dir, append(flags, "commit", "-q", "--allow-empty", "--allow-empty-message", "--cleanup=verbatim", "-F", file)...)
+		gittest.Must(t, dir, append(flags, "commit", "-q", "--allow-empty", "--allow-empty-message", "--cleanup=verbatim",
+			"-F", file)...)
 		return gittest.Must(t, dir, "rev-parse", "HEAD")
 	}
 	first := commit("first\n")

@@ -51,7 +51,8 @@ type Commits struct {
 // each branch to its commits. Other refs and removed branches are missing in it. A branch whose commits were not read
 // has an empty entry that is marked as truncated: the branches after the first 32, and those at which git has failed.
 // The error is the first failure of git.
-func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []records.RefUpdate) (map[string]Commits, error) {
+func Walk(ctx context.Context, git gitcmd.Confined, dir string,
+	updates []records.RefUpdate) (map[string]Commits, error) {
 	all := map[string]Commits{}
 	var first error
 	read := 0

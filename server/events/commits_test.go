@@ -68,7 +68,8 @@ func TestAPushListsItsCommits(t *testing.T) {
 	}
 	if c := all["refs/heads/new"]; ids(c) != second+" "+first || c.Total != 2 || c.Truncated {
 		t.Errorf("new branch: got %+v", c)
-	} else if f := c.List[1]; f.Message != "first\n\nbody" || f.MessageTruncated || f.Author.Name == "" || len(f.Parents) != 0 || len(f.Timestamp) != 24 {
+	} else if f := c.List[1]; f.Message != "first\n\nbody" || f.MessageTruncated || f.Author.Name == "" ||
+		len(f.Parents) != 0 || len(f.Timestamp) != 24 {
 		t.Errorf("first commit: got %+v", f)
 	}
 	c := all["refs/heads/part"]
@@ -95,13 +96,15 @@ func TestAPushListsItsCommits(t *testing.T) {
 func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	dir := t.TempDir()
 	gittest.Must(t, dir, "init", "-q", "--bare", ".")
-	all, err := Walk(context.Background(), confined, dir, []records.RefUpdate{{Name: "refs/heads/x", Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)}})
+	all, err := Walk(context.Background(), confined, dir,
+		[]records.RefUpdate{{Name: "refs/heads/x", Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)}})
 	if c := all["refs/heads/x"]; err == nil || !c.Truncated || len(c.List) != 0 {
 		t.Errorf("got %+v and error %v, want an error and a truncated list", c, err)
 	}
 	var many []records.RefUpdate
 	for i := range maxBranches + 3 {
-		many = append(many, records.RefUpdate{Name: fmt.Sprint("refs/heads/", i), Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)})
+		many = append(many, records.RefUpdate{Name: fmt.Sprint("refs/heads/", i), Old: strings.Repeat("0", 40),
+			New: strings.Repeat("1", 40)})
 	}
 	if all, _ := Walk(t.Context(), confined, dir, many); len(all) != len(many) {
 		t.Errorf("%d of %d branches have an entry", len(all), len(many))
@@ -120,7 +123,8 @@ func FuzzParseLog(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(c.List) > maxCommits || c.Total > maxCommits+1 || c.Total < len(c.List) || c.Truncated != (c.Total > maxCommits) {
+		if len(c.List) > maxCommits || c.Total > maxCommits+1 || c.Total < len(c.List) ||
+			c.Truncated != (c.Total > maxCommits) {
 			t.Errorf("%d listed, %d counted, truncated %v", len(c.List), c.Total, c.Truncated)
 		}
 		for _, c := range c.List {

@@ -1,11 +1,12 @@
 // Package events makes the events of a server, and sends them to clients as a stream.
 //
-// The events have the types and the form of Cloudflare Artifacts (schema version 1), so that consumers written for its event
-// subscriptions understand them. The field actor is an addition: it identifies the token that caused the event. An event is a
-// record; most events are written in the transaction of the change that they describe (package records), so an event exists if and
-// only if its change does.
+// The events have the types and the form of Cloudflare Artifacts (schema version 1), so that consumers written for its
+// event subscriptions understand them. The field actor is an addition: it identifies the token that caused the event.
+// An event is a record; most events are written in the transaction of the change that they describe (package records),
+// so an event exists if and only if its change does.
 //
-// A Stream sends events by server-sent events (html.spec.whatwg.org, section 9.2). Package webhooks delivers them by requests.
+// A Stream sends events by server-sent events (html.spec.whatwg.org, section 9.2). Package webhooks delivers them by
+// requests.
 package events
 
 import (
@@ -33,8 +34,10 @@ const (
 // Types lists all types of events: those of the vendor's documentation in its order, and then those of this server
 // only.
 var Types = []string{
-	createdType, deletedType, forkedType, importedType, pushedType, clonedType, fetchedType, tokenCreatedType, tokenRevokedType,
-	annotatedType, requestedType, grantedType, deniedType, withdrawnType, mergedType, closedType, archivedType, reopenedType, sessionGone,
+	createdType, deletedType, forkedType, importedType, pushedType, clonedType, fetchedType, tokenCreatedType,
+	tokenRevokedType,
+	annotatedType, requestedType, grantedType, deniedType, withdrawnType, mergedType, closedType, archivedType,
+	reopenedType, sessionGone,
 	pinnedType, unpinnedType, policyType,
 }
 

@@ -87,8 +87,9 @@ func NewStream(store Store, memory int64, log *zap.Logger) *Stream {
 
 func newStream(store Store, log *zap.Logger, l limits) *Stream {
 	s := &Stream{
-		store: store, log: log, limit: l, first: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
-		of: map[string]int{},
+		store: store, log: log, limit: l, first: make(chan struct{}, 1), done: make(chan struct{}),
+		changed: make(chan struct{}),
+		of:      map[string]int{},
 	}
 	s.end, s.stop = context.WithCancel(context.Background())
 	go s.run()
@@ -213,8 +214,8 @@ func (f Filter) Match(e records.Event) bool {
 	return e.Matches(f.Namespace, f.Repo, f.Types)
 }
 
-// parseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a type may be
-// missing.
+// parseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a
+// type may be missing.
 func parseTypes(list string) (types []string, err error) {
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)
@@ -261,8 +262,9 @@ func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 	return f, after, nil
 }
 
-// ServeHTTP sends events until the client goes away, the context of the request ends, or the Stream is closed. The caller has checked
-// what the client may see. The path values "namespace" and "repo" and the query parameter "type" select events.
+// ServeHTTP sends events until the client goes away, the context of the request ends, or the Stream is closed. The
+// caller has checked what the client may see. The path values "namespace" and "repo" and the query parameter "type"
+// select events.
 func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	filter, after, err := parseRequest(r)
 	if err != nil {

@@ -40,14 +40,16 @@ func (m *memory) add(step int64, namespace, repo, kind string, here bool) {
 	if n := len(m.events); n > 0 {
 		seq += m.events[n-1].Seq
 	}
-	m.events = append(m.events, records.Event{Seq: seq, Type: kind, Namespace: namespace, Repo: repo, Body: []byte(`{"n":` + strconv.FormatInt(seq, 10) + `}`)})
+	m.events = append(m.events, records.Event{Seq: seq, Type: kind, Namespace: namespace, Repo: repo,
+		Body: []byte(`{"n":` + strconv.FormatInt(seq, 10) + `}`)})
 	if here {
 		close(m.changed)
 		m.changed = make(chan struct{})
 	}
 }
 
-func (m *memory) After(_ context.Context, seq int64, namespace, repo string, limit int) (page []records.Event, err error) {
+func (m *memory) After(_ context.Context, seq int64, namespace, repo string,
+	limit int) (page []records.Event, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
@@ -55,7 +57,8 @@ func (m *memory) After(_ context.Context, seq int64, namespace, repo string, lim
 		return nil, records.ErrUnavailable
 	}
 	for _, e := range m.events {
-		if e.Seq > seq && (namespace == "" || e.Namespace == namespace) && (repo == "" || e.Repo == repo) && len(page) < limit {
+		if e.Seq > seq && (namespace == "" || e.Namespace == namespace) && (repo == "" || e.Repo == repo) &&
+			len(page) < limit {
 			page = append(page, e)
 		}
 	}
@@ -265,7 +268,8 @@ func TestASlowClientIsDisconnected(t *testing.T) {
 	fmt.Fprintf(conn, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
 	await.Until(t, "the client is connected", func() bool { return s.connected() == 1 })
 	m.mu.Lock()
-	m.events = append(m.events, records.Event{Seq: 1, Type: pushedType, Body: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 64<<20)...), '"')})
+	m.events = append(m.events, records.Event{Seq: 1, Type: pushedType,
+		Body: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 64<<20)...), '"')})
 	m.mu.Unlock()
 	await.Until(t, "the client is disconnected", func() bool { return s.connected() == 0 })
 	fast := read(t, server.URL+"/events", "1")
@@ -281,7 +285,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		query, id string
 		status    int
 	}{
-		{"?type=exploded", "", 400}, {"?after=x", "", 400}, {"?after=-1", "", 400}, {"", "1 2", 400}, {"?after=1", "99999999999999999999", 400},
+		{"?type=exploded", "", 400}, {"?after=x", "", 400}, {"?after=-1", "", 400}, {"", "1 2", 400},
+		{"?after=1", "99999999999999999999", 400},
 	} {
 		request, _ := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/events"+c.query, nil)
 		if c.id != "" {

@@ -18,15 +18,16 @@ import (
 // annotationsPrefix is the prefix of the refs with annotations.
 var annotationsPrefix = session.AnnotationsRef("")
 
-// trashed returns the session whose annotations a ref in the trash contains: refs/afs/trash/SESSION/TIME/afs/ann/SESSION.
+// trashed returns the session whose annotations a ref in the trash contains:
+// refs/afs/trash/SESSION/TIME/afs/ann/SESSION.
 func trashed(ref string) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(ref, thin.TrashPrefix)
 	name, _, _ = strings.Cut(rest, "/")
 	return name, ok && name != "" && strings.HasSuffix(ref, strings.TrimPrefix(session.AnnotationsRef(name), "refs"))
 }
 
-// checkTrash decides about a copy of annotations in the trash. A session is deleted by copies of its refs, and restored from them, so a
-// copy must have the annotations that the repository has.
+// checkTrash decides about a copy of annotations in the trash. A session is deleted by copies of its refs, and restored
+// from them, so a copy must have the annotations that the repository has.
 func (j *judge) checkTrash(u records.RefUpdate) error {
 	name, _ := trashed(u.Name)
 	if u.Removes() || u.New == j.refs.ID(session.AnnotationsRef(name)) {
@@ -65,8 +66,9 @@ func (j *judge) checkAnnotations(u records.RefUpdate) (refused, err error) {
 	return j.checkLines(old, text), nil
 }
 
-// checkLines returns an error unless the annotations in the parameter text are those in the parameter old and new ones that the token may
-// have made. Tokens for the REST API can also remove annotations, for example because they contain a secret.
+// checkLines returns an error unless the annotations in the parameter text are those in the parameter old and new ones
+// that the token may have made. Tokens for the REST API can also remove annotations, for example because they contain a
+// secret.
 func (j *judge) checkLines(old, text []byte) error {
 	known, ids := map[string]bool{}, map[string]bool{}
 	for line := range annotations(old) {

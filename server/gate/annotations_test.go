@@ -30,7 +30,8 @@ func testAnnotations(t *testing.T, format object.Format) {
 	}
 	add := func(file, actor string, at time.Time) string {
 		t.Helper()
-		made, _, err := annotate.Append([]byte(file), annotate.Act{Op: annotate.Open, Actor: actor, On: &annotate.Place{}, Text: "by " + actor}, at)
+		made, _, err := annotate.Append([]byte(file),
+			annotate.Act{Op: annotate.Open, Actor: actor, On: &annotate.Place{}, Text: "by " + actor}, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,11 +51,13 @@ func testAnnotations(t *testing.T, format object.Format) {
 		want  string
 	}{
 		{"an own act", carol, second, ""},
-		{"an own act whose line is before that of another user", carol, strings.Join([]string{lines(second)[1], "\n", lines(second)[0]}, ""), ""},
+		{"an own act whose line is before that of another user", carol,
+			strings.Join([]string{lines(second)[1], "\n", lines(second)[0]}, ""), ""},
 		{"an act of another user", carol, add(first, "bob", now), `is by "bob", but the token is of carol`},
 		{"an own act with one of another user", carol, both, `is by "bob", but the token is of carol`},
 		{"an act of a user without a name", records.Token{ID: "x"}, add(first, "token:x", now), ""},
-		{"an act under the name of another token", records.Token{ID: "x"}, add(first, "token:y", now), `is by "token:y", but the token is of token:x`},
+		{"an act under the name of another token", records.Token{ID: "x"}, add(first, "token:y", now),
+			`is by "token:y", but the token is of token:x`},
 		{"an act under the name of another user, by the owner", owner, second, `is by "carol", but the token is of token:o`},
 		{"removal", carol, lines(second)[1], "annotations cannot be changed or removed"},
 		{"removal by the owner", owner, "", ""},
@@ -92,7 +95,8 @@ func testAnnotations(t *testing.T, format object.Format) {
 		return got
 	}
 	b.refs[session.MetaRef("work")], b.refs[trash] = b.refs[ref], b.refs[ref]
-	wants(t, "removal of the ref", remove(ref)[0], "the annotations of a session can be removed only together with the session")
+	wants(t, "removal of the ref", remove(ref)[0],
+		"the annotations of a session can be removed only together with the session")
 	wants(t, "removal with the session", remove(ref, session.MetaRef("work"))[0], "")
 	delete(b.refs, ref)
 	got, _ = b.one(carol, ref, b.refs[trash])

@@ -38,8 +38,9 @@ func (j *judge) current() (policy, error) {
 			return p, err
 		}
 		if p.Policy = read.Policy; read.Invalid != nil {
-			p.refused = approval.Refused(fmt.Sprintf("%s is not valid, and nothing that it may protect can be changed until it is repaired: %v",
-				approval.PolicyRef, read.Invalid))
+			p.refused =
+				approval.Refused(fmt.Sprintf("%s is not valid, and nothing that it may protect can be changed until it is repaired: %v",
+					approval.PolicyRef, read.Invalid))
 		}
 	}
 	j.policy = &p
@@ -151,9 +152,10 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 	return refused, err
 }
 
-// decide applies the policy to a change, and notes which approval has allowed it. damaged is the error of approvals that cannot be
-// read; they do not count.
-func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c approval.Change, logs []approval.Log, damaged error) (
+// decide applies the policy to a change, and notes which approval has allowed it. damaged is the error of approvals
+// that cannot be read; they do not count.
+func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c approval.Change, logs []approval.Log,
+	damaged error) (
 	refused, err error) {
 	newest := func(name string) session.Checkpoint {
 		p, failed := j.newest(ctx, name)
@@ -173,7 +175,8 @@ func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c app
 	return refused, nil
 }
 
-// paths returns the paths whose files differ between the old and the new commit of a branch, or all if the branch is created.
+// paths returns the paths whose files differ between the old and the new commit of a branch, or all if the branch is
+// created.
 func (j *judge) paths(ctx context.Context, name string, u records.RefUpdate) (paths []string, refused, err error) {
 	args := []string{"diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", u.Old, u.New}
 	if u.Creates() {
@@ -182,9 +185,12 @@ func (j *judge) paths(ctx context.Context, name string, u records.RefUpdate) (pa
 	out, cut, err := read.Output(j.Git.In(j.Dir).Command(ctx, args...), maxPaths)
 	switch {
 	case cut:
-		return nil, approval.Refused(name + " is protected, and the push changes too many files to find the rules for them"), nil
+		return nil, approval.Refused(name + " is protected, and the push changes too many files to find the rules for them"),
+			nil
 	case gitcmd.Exited(err, 128) && ctx.Err() == nil:
-		return nil, approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"), nil
+		return nil,
+			approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"),
+			nil
 	case err != nil:
 		return nil, nil, err
 	}

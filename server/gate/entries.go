@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// checkEntry decides about a cache entry. Reviewers read test results in entries, so an entry must name the user of the token, and the
-// session to which the token is bound.
+// checkEntry decides about a cache entry. Reviewers read test results in entries, so an entry must name the user of the
+// token, and the session to which the token is bound.
 func (j *judge) checkEntry(u records.RefUpdate) (refused, err error) {
 	var e cacheentry.Entry
 	text, err := j.file(reffile.File{Ref: u.Name, Name: cacheentry.InfoFile}, u.New)

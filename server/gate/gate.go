@@ -1,21 +1,25 @@
-// Package gate decides which updates of a push the policy of the repository and the approvals in it allow. Package approval has the
-// rules; this package finds what they are applied to, and guards the refs that store policy and approvals:
+// Package gate decides which updates of a push the policy of the repository and the approvals in it allow. Package
+// approval has the rules; this package finds what they are applied to, and guards the refs that store policy and
+// approvals:
 //
-//   - A branch that the policy protects moves forward only, to a tree that was approved for its present commit. It can be created with
-//     an approval, too, but it cannot be removed or rewritten.
+//   - A branch that the policy protects moves forward only, to a tree that was approved for its present commit. It can
+//     be created with an approval, too, but it cannot be removed or rewritten.
 //   - The policy changes only with tokens for the REST API, and only to a valid one.
-//   - The approvals of a session only grow, by records that name the user and the token that push them, and the present time.
+//   - The approvals of a session only grow, by records that name the user and the token that push them, and the present
+//     time.
 //   - The annotations of a session only grow, too. Owners and administrators can also remove annotations.
-//   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
+//   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an
+//     approval.
 //   - A session on hold is neither deleted nor shortened. Only tokens for the REST API release a hold.
 //   - A cache entry names the user who pushes it, and the session to which the token is bound.
-//   - Locks of sessions name the user who pushes them, and locks of other sessions disappear only with a record (locks.Verify).
+//   - Locks of sessions name the user who pushes them, and locks of other sessions disappear only with a record
+//     (locks.Verify).
 //
 // These rules are for all tokens, also for those of owners and administrators.
 //
-// A push is judged by the policy and the approvals that the repository has before the push, also if the push changes them. Verdict.Assumed
-// contains their refs: the transaction that makes the push visible must find them unchanged (records.Push). So a policy that was changed,
-// or an approval that was withdrawn, in the meantime applies.
+// A push is judged by the policy and the approvals that the repository has before the push, also if the push changes
+// them. Verdict.Assumed contains their refs: the transaction that makes the push visible must find them unchanged
+// (records.Push). So a policy that was changed, or an approval that was withdrawn, in the meantime applies.
 package gate
 
 import (
@@ -51,23 +55,25 @@ var errStale = errors.New("stale ref")
 
 // Push is a push that git has received and checked.
 type Push struct {
-	Git     gitcmd.Confined
-	Dir     string // git directory with the refs of the repository before the push, in packed-refs, and with all objects of the push
+	Git gitcmd.Confined
+	// git directory with the refs of the repository before the push, in packed-refs, and with all objects of the push
+	Dir     string
 	Format  string // object format of the repository
 	Token   records.Token
 	Updates []records.RefUpdate
 	// Forced reports whether an update that neither creates nor removes a ref is not a fast-forward.
 	Forced func(ctx context.Context, u records.RefUpdate) (bool, error)
-	// Unpacked returns the git directory in which the containers of thin sessions are unpacked, and the refs that only they have. nil: the
-	// checkpoints of thin sessions are not known.
+	// Unpacked returns the git directory in which the containers of thin sessions are unpacked, and the refs that only
+	// they have. nil: the checkpoints of thin sessions are not known.
 	Unpacked func(ctx context.Context) (dir string, refs map[string]string, err error)
 	Now      time.Time
 }
 
 // Verdict is the decision about a push.
 type Verdict struct {
-	Assumed []records.Ref // refs on which the decision depends, with their values; the ID is "" for a ref that must not exist
-	Used    []Use         // updates that an approval has allowed
+	// refs on which the decision depends, with their values; the ID is "" for a ref that must not exist
+	Assumed []records.Ref
+	Used    []Use // updates that an approval has allowed
 }
 
 // Use is the use of an approval.
@@ -86,8 +92,8 @@ func Actor(t records.Token) string {
 	return "token:" + t.ID
 }
 
-// Check sets an error of type approval.Refused, or a text of git, as the result of each update that is not allowed. It looks only at
-// updates without a result. If Check itself returns an error, the push must be refused.
+// Check sets an error of type approval.Refused, or a text of git, as the result of each update that is not allowed. It
+// looks only at updates without a result. If Check itself returns an error, the push must be refused.
 func Check(ctx context.Context, p Push, results []error) (Verdict, error) {
 	if !slices.ContainsFunc(p.Updates, func(u records.RefUpdate) bool { return kindOf(u) != other }) {
 		return Verdict{}, nil
@@ -229,8 +235,8 @@ func (j *judge) judge(ctx context.Context, results []error) error {
 	return nil
 }
 
-// check decides whether one update is allowed. It returns a refusal, or an error that prevents a decision. Whether approvals and
-// annotations may be removed depends on the results of other updates, and is decided by judge.
+// check decides whether one update is allowed. It returns a refusal, or an error that prevents a decision. Whether
+// approvals and annotations may be removed depends on the results of other updates, and is decided by judge.
 func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err error) {
 	switch kindOf(u) {
 	case branch:
@@ -262,7 +268,8 @@ func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err er
 	return nil, nil
 }
 
-// keep refuses the removal of all refs of a session that must not be deleted. Otherwise a push that is not atomic would remove them.
+// keep refuses the removal of all refs of a session that must not be deleted. Otherwise a push that is not atomic would
+// remove them.
 func (j *judge) keep(name string, reason error, results []error) {
 	for i, u := range j.Updates {
 		kind, of := "", ""

@@ -41,7 +41,8 @@ type logFile struct {
 
 func newBed(t testing.TB, f object.Format) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: filepath.Join(t.TempDir(), "r.git"), format: f, refs: map[string]string{}, logs: map[string]*logFile{}}
+	b := &bed{t: t, dir: filepath.Join(t.TempDir(), "r.git"), format: f, refs: map[string]string{},
+		logs: map[string]*logFile{}}
 	gittest.Must(t, "/", "init", "--quiet", "--bare", "--object-format="+f.String(), b.dir)
 	return b
 }
@@ -118,8 +119,9 @@ func (b *bed) add(name string, r approval.Record) string {
 // approve adds a request and a grant for a change of the branch main to a commit.
 func (b *bed) approve(name, base, commit string) string {
 	b.t.Helper()
-	id := b.add(name, approval.Record{Op: approval.Request, Actor: "agent", Subject: &approval.Subject{Action: approval.Merge,
-		Tree: b.git("", "rev-parse", commit+"^{tree}"), Target: "refs/heads/main", Base: base, Commit: commit}})
+	id := b.add(name, approval.Record{Op: approval.Request, Actor: "agent",
+		Subject: &approval.Subject{Action: approval.Merge,
+			Tree: b.git("", "rev-parse", commit+"^{tree}"), Target: "refs/heads/main", Base: base, Commit: commit}})
 	b.add(name, approval.Record{Op: approval.Grant, Actor: "alice", Token: "t", Request: id})
 	return id
 }
@@ -136,7 +138,8 @@ func (b *bed) checkpoint(name, commit string) string {
 	}
 	p := session.Checkpoint{ID: session.NewCheckpointIDAfter(now, ""), Session: name, Lane: "main", Segment: 1, Time: now,
 		Tree: id(b.git("", "rev-parse", commit+"^{tree}")), State: id(commit), Head: id(commit)}
-	b.refs[session.SegmentRef(name, "main", 1)] = b.git(string(p.Encode(object.ID{})), "hash-object", "-w", "-t", "commit", "--stdin")
+	b.refs[session.SegmentRef(name, "main", 1)] = b.git(string(p.Encode(object.ID{})), "hash-object", "-w", "-t",
+		"commit", "--stdin")
 	return string(p.ID)
 }
 
@@ -148,7 +151,8 @@ func (b *bed) check(token records.Token, updates ...records.RefUpdate) ([]string
 	b.pack()
 	results := make([]error, len(updates))
 	v, err := Check(b.t.Context(), Push{
-		Git: gitcmd.Confined{Env: gittest.Env()}, Dir: b.dir, Format: b.format.String(), Token: token, Updates: updates, Now: now,
+		Git: gitcmd.Confined{Env: gittest.Env()}, Dir: b.dir, Format: b.format.String(), Token: token,
+		Updates: updates, Now: now,
 		Forced: func(ctx context.Context, u records.RefUpdate) (bool, error) {
 			return exec.Command("git", "--git-dir="+b.dir, "merge-base", "--is-ancestor", u.Old, u.New).Run() != nil, nil
 		},
@@ -221,7 +225,8 @@ func TestBranches(t *testing.T) {
 			b.policy(onePolicy)
 			got, v = b.one(writer, "refs/heads/topic", next)
 			wants(t, "not protected", got, "")
-			if want := []records.Ref{{Name: approval.PolicyRef, ID: b.refs[approval.PolicyRef]}}; !slices.Equal(v.Assumed, want) {
+			if want := []records.Ref{{Name: approval.PolicyRef, ID: b.refs[approval.PolicyRef]}}; !slices.Equal(v.Assumed,
+				want) {
 				t.Errorf("assumed: got %v, want %v", v.Assumed, want)
 			}
 			got, _ = b.one(writer, "refs/tags/main", next)
@@ -262,7 +267,8 @@ func TestPaths(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	b.policy(`{"version":1,"branches":[{"match":"main","paths":["/infra/**","module"],"quorum":1}]}`)
 	files := func(more ...string) map[string]string {
-		m := map[string]string{"a": "1", "infra/net": "a text that is long enough to be found again", ".gitmodules": "[submodule \"module\"]\n\tpath = module\n\turl = ./m\n\tignore = all\n"}
+		m := map[string]string{"a": "1", "infra/net": "a text that is long enough to be found again",
+			".gitmodules": "[submodule \"module\"]\n\tpath = module\n\turl = ./m\n\tignore = all\n"}
 		for i := 0; i < len(more); i += 2 {
 			m[more[i]] = more[i+1]
 		}
@@ -302,7 +308,8 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 	base := b.commit("", map[string]string{"a": "1"})
 	b.refs["refs/heads/main"], b.refs[session.MetaRef("work")] = base, base
 	for what, id := range map[string]string{
-		"not JSON": b.commit("", map[string]string{approval.PolicyFile: "x"}), "no file": base, "no commit": b.git("x", "hash-object", "-w", "--stdin"),
+		"not JSON": b.commit("", map[string]string{approval.PolicyFile: "x"}), "no file": base,
+		"no commit": b.git("x", "hash-object", "-w", "--stdin"),
 		"too many rules": b.commit("", map[string]string{approval.PolicyFile: `{"version":1,"branches":[` +
 			strings.Repeat(`{"match":"x","quorum":1},`, 1000) + `{"match":"x","quorum":1}]}`}),
 		"too large": b.commit("", map[string]string{approval.PolicyFile: strings.Repeat(" ", 2<<20) + onePolicy}),
@@ -346,9 +353,11 @@ func TestDamagedApprovals(t *testing.T) {
 	wants(t, "damaged approvals", got, "needs an approval")
 	wants(t, "damaged approvals", got, "the approvals of session bad cannot be read: invalid approval records")
 	log := records.Token{ID: "t", Actor: "alice"}
-	got, _ = b.one(log, approval.Ref("bad"), b.commit(b.refs[approval.Ref("bad")], map[string]string{approval.LogFile: damaged}))
+	got, _ = b.one(log, approval.Ref("bad"), b.commit(b.refs[approval.Ref("bad")],
+		map[string]string{approval.LogFile: damaged}))
 	wants(t, "end of a record that was cut", got, "is by carol, but the token is of alice")
-	got, _ = b.one(log, approval.Ref("empty"), b.commit(base, map[string]string{approval.LogFile: string(b.logs["bad"].file)}))
+	got, _ = b.one(log, approval.Ref("empty"),
+		b.commit(base, map[string]string{approval.LogFile: string(b.logs["bad"].file)}))
 	wants(t, "records instead of another file", got, "the approvals cannot be read")
 	b.approve("good", base, next)
 	got, _ = b.one(writer, "refs/heads/main", next)
@@ -359,7 +368,8 @@ func TestDeletionOfSession(t *testing.T) {
 	b := newBed(t, object.SHA1)
 	base := b.commit("", map[string]string{"a": "1"})
 	b.policy(onePolicy)
-	for _, name := range []string{session.MetaRef("work"), session.MetaRef("play"), "refs/heads/afs/work/main", "refs/afs/trash/work/1/heads/x"} {
+	for _, name := range []string{session.MetaRef("work"), session.MetaRef("play"), "refs/heads/afs/work/main",
+		"refs/afs/trash/work/1/heads/x"} {
 		b.refs[name] = base
 	}
 	point := b.checkpoint("work", base)
@@ -376,7 +386,8 @@ func TestDeletionOfSession(t *testing.T) {
 		return updates
 	}
 	lane := session.SegmentRef("work", "main", 1)
-	all := remove(lane, "refs/heads/afs/work/main", approval.Ref("work"), session.MetaRef("work"), "refs/afs/trash/work/1/heads/x")
+	all := remove(lane, "refs/heads/afs/work/main", approval.Ref("work"), session.MetaRef("work"),
+		"refs/afs/trash/work/1/heads/x")
 	got, _ := b.check(writer, all...)
 	for i, text := range got {
 		want := "session work is protected: request " + id + " needs 1 more approval"
@@ -427,8 +438,9 @@ func TestGrantNeedsActor(t *testing.T) {
 		b := newBed(t, object.SHA1)
 		base := b.commit("", map[string]string{"a": "1"})
 		ref := approval.Ref("work")
-		id := b.add("work", approval.Record{Op: approval.Request, Actor: "agent", Subject: &approval.Subject{Action: approval.Merge,
-			Tree: b.git("", "rev-parse", base+"^{tree}"), Target: "refs/heads/main"}})
+		id := b.add("work", approval.Record{Op: approval.Request, Actor: "agent",
+			Subject: &approval.Subject{Action: approval.Merge,
+				Tree: b.git("", "rev-parse", base+"^{tree}"), Target: "refs/heads/main"}})
 		old := b.refs[ref]
 		b.add("work", approval.Record{Op: approval.Grant, Actor: "token:x", Token: "x", Request: id})
 		next := b.refs[ref]

@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// A session on hold is neither deleted nor shortened: its refs are not removed, and those of heldParts are only fast-forwarded. Only tokens
-// for the REST API release the hold.
+// A session on hold is neither deleted nor shortened: its refs are not removed, and those of heldParts are only
+// fast-forwarded. Only tokens for the REST API release the hold.
 
-// heldParts are the kinds of refs, refs/afs/KIND/SESSION/..., that a hold protects: checkpoints, containers, previous commits of branches,
-// transcript, facts and annotations.
+// heldParts are the kinds of refs, refs/afs/KIND/SESSION/..., that a hold protects: checkpoints, containers, previous
+// commits of branches, transcript, facts and annotations.
 var heldParts = []string{"j", "thin", "kept", "transcript", "facts", "ann"}
 
 // heldPart returns the session to which a ref belongs that a hold protects; "" for other refs.
@@ -35,8 +35,8 @@ func heldPart(name string) string {
 	return of
 }
 
-// profileAt returns the profile in a commit of the metadata of a session. Other fields are not looked at, so that metadata of a later
-// version of the program can be read. The profile is empty if the object is no such commit.
+// profileAt returns the profile in a commit of the metadata of a session. Other fields are not looked at, so that
+// metadata of a later version of the program can be read. The profile is empty if the object is no such commit.
 func (j *judge) profileAt(name, commit string) (p profile.Profile, err error) {
 	if commit == "" {
 		return p, nil
@@ -79,7 +79,8 @@ func (j *judge) checkShortening(ctx context.Context, u records.RefUpdate) (refus
 	return refused, nil
 }
 
-// checkMetadata decides about new metadata of a session: if the session is on hold, it must stay on hold, unless the token may release it.
+// checkMetadata decides about new metadata of a session: if the session is on hold, it must stay on hold, unless the
+// token may release it.
 func (j *judge) checkMetadata(u records.RefUpdate) (refused, err error) {
 	name := strings.TrimPrefix(u.Name, metaPrefix)
 	if u.Creates() || controls(j.Token) {

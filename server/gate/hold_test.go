@@ -17,7 +17,8 @@ func TestHold(t *testing.T) {
 			return b.commit(b.refs[session.MetaRef("work")], map[string]string{session.MetaFile: text, "transitions.jsonl": ""})
 		}
 		held := meta(`{"version":99,"session":"work","hold":{"reason":"audit","by":"alice","since":"2026-01-02T03:04:05Z"}}`)
-		released := meta(`{"version":1,"hold":{"reason":"audit","by":"alice","since":"2026-01-02T03:04:05Z","released":"2026-02-02T03:04:05Z"}}`)
+		released :=
+			meta(`{"version":1,"hold":{"reason":"audit","by":"alice","since":"2026-01-02T03:04:05Z","released":"2026-02-02T03:04:05Z"}}`)
 		first := b.commit("", map[string]string{"a": "1"})
 		second := b.commit(first, map[string]string{"a": "2"})
 		other := b.commit("", map[string]string{"a": "2"})
@@ -43,7 +44,8 @@ func TestHold(t *testing.T) {
 			{"removed session", owner, session.MetaRef("work"), "", onHold},
 			{"release", writer, session.MetaRef("work"), released, "only an owner or admin token can release"},
 			{"no metadata", writer, session.MetaRef("work"), first, "only an owner or admin token can release"},
-			{"other reason", writer, session.MetaRef("work"), meta(`{"hold":{"reason":"x","by":"b","since":"2026-01-03T03:04:05Z"}}`), ""},
+			{"other reason", writer, session.MetaRef("work"),
+				meta(`{"hold":{"reason":"x","by":"b","since":"2026-01-03T03:04:05Z"}}`), ""},
 			{"release by an owner", owner, session.MetaRef("work"), released, ""},
 			{"pin", writer, session.PinPrefix("work") + "p", second, ""},
 			{"branch", writer, "refs/heads/afs/work/main", second, ""},

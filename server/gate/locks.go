@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// checkLocks decides about the locks of sessions. They are compared with the locks before the push, by the server's clock.
+// checkLocks decides about the locks of sessions. They are compared with the locks before the push, by the server's
+// clock.
 func (j *judge) checkLocks(u records.RefUpdate) (refused, err error) {
 	switch {
 	case u.Removes() && (u.Name != locks.Ref || controls(j.Token)):

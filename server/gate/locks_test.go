@@ -11,7 +11,8 @@ import (
 
 func TestLocks(t *testing.T) {
 	b := newBed(t, object.SHA1)
-	carol, owner := records.Token{ID: "c", Actor: "carol", Session: "work"}, records.Token{ID: "o", Role: records.OwnerToken}
+	carol, owner := records.Token{ID: "c", Actor: "carol", Session: "work"},
+		records.Token{ID: "o", Role: records.OwnerToken}
 	store := func(f locks.File) string {
 		t.Helper()
 		f.Version = 1
@@ -23,7 +24,8 @@ func TestLocks(t *testing.T) {
 	}
 	lock := func(f locks.File, name, actor string) locks.File {
 		t.Helper()
-		if _, err := f.Acquire(locks.Caller{Session: name, Actor: actor, Host: "h"}, []string{name}, time.Hour, "", now); err != nil {
+		if _, err := f.Acquire(locks.Caller{Session: name, Actor: actor, Host: "h"}, []string{name}, time.Hour, "",
+			now); err != nil {
 			t.Fatal(err)
 		}
 		return f

@@ -21,7 +21,8 @@ type person struct{ name, mail string }
 
 func (p person) String() string { return fmt.Sprintf("%.100s <%.100s>", p.name, p.mail) }
 
-// is reports whether a person is the user with a name: by the name, by the address, or by the part of the address before the @.
+// is reports whether a person is the user with a name: by the name, by the address, or by the part of the address
+// before the @.
 func (p person) is(actor string) bool {
 	local, _, _ := strings.Cut(p.mail, "@")
 	return slices.Contains([]string{p.name, p.mail, local}, actor) || p.name == approval.Person(actor)
@@ -42,7 +43,8 @@ func (j *judge) git() gitcmd.Repo {
 
 // log reads commits. The result is empty if the repository lacks some of them.
 func (j *judge) log(ctx context.Context, args ...string) (all []made, err error) {
-	args = append([]string{"log", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%P%x00%an%x00%ae%x00%cn%x00%ce"}, args...)
+	args = append([]string{"log", "--no-show-signature", "--encoding=UTF-8",
+		"--format=tformat:%P%x00%an%x00%ae%x00%cn%x00%ce"}, args...)
 	out, err := j.git().Output(ctx, "", append(args, "--")...)
 	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		return nil, nil
@@ -55,9 +57,10 @@ func (j *judge) log(ctx context.Context, args ...string) (all []made, err error)
 	return all, err
 }
 
-// covers returns why an approval does not cover the commit that a branch gets, "" if it does. The tree of that commit is the approved one.
-// An approval covers the commit that was reviewed with its ancestors, and one commit of the user who pushes that squashes the changes onto
-// the base, or merges them. So no commit is said to be in the branch whose contents are not, and nobody is named who made nothing.
+// covers returns why an approval does not cover the commit that a branch gets, "" if it does. The tree of that commit
+// is the approved one. An approval covers the commit that was reviewed with its ancestors, and one commit of the user
+// who pushes that squashes the changes onto the base, or merges them. So no commit is said to be in the branch whose
+// contents are not, and nobody is named who made nothing.
 func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approval.Record) (why string, err error) {
 	approved, base := request.Subject.Commit, request.Subject.Base
 	switch {
@@ -94,7 +97,8 @@ func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approva
 	}
 	switch {
 	case !wrote(c.author):
-		return fmt.Sprintf("covers commits of other authors than %s, who is not %s who pushes commit %.12s", c.author, actor, u.New), nil
+		return fmt.Sprintf("covers commits of other authors than %s, who is not %s who pushes commit %.12s", c.author,
+			actor, u.New), nil
 	// A token without an actor names no user whom the commit could name.
 	case j.Token.Actor == "" && wrote(c.committer), c.committer.is(actor):
 		return "", nil

@@ -54,7 +54,8 @@ func TestApprovalCoversCommits(t *testing.T) {
 		{"merge", b.make(head, "writer", "writer", base, head), "", writer},
 		{"squash", b.make(head, "agent", "writer", base), "", writer},
 		{"squash with a token without an actor", b.make(head, "agent", "agent", base), "", unnamed},
-		{"merge that the server makes for a token without an actor", b.make(head, "token:u", "token:u", base, head), "", unnamed},
+		{"merge that the server makes for a token without an actor", b.make(head, "token:u", "token:u", base, head), "",
+			unnamed},
 		{"another branch as second parent", b.make(head, "writer", "writer", base, fix), "and not commit", writer},
 		{"another branch as third parent", b.make(head, "writer", "writer", base, head, fix), "and not commit", writer},
 		{"a commit after the approved one", b.make(head, "agent", "writer", head), "and not commit", writer},
@@ -84,8 +85,9 @@ func TestRequestWithoutCommit(t *testing.T) {
 	base := b.commit("", map[string]string{"a": "1"})
 	next := b.commit(base, map[string]string{"a": "2"})
 	b.refs["refs/heads/main"] = base
-	id := b.add("work", approval.Record{Op: approval.Request, Actor: "writer", Token: "t", Subject: &approval.Subject{Action: approval.Merge,
-		Tree: b.git("", "rev-parse", next+"^{tree}"), Target: "refs/heads/main", Base: base}})
+	id := b.add("work", approval.Record{Op: approval.Request, Actor: "writer", Token: "t",
+		Subject: &approval.Subject{Action: approval.Merge,
+			Tree: b.git("", "rev-parse", next+"^{tree}"), Target: "refs/heads/main", Base: base}})
 	made := b.refs[approval.Ref("work")]
 	delete(b.refs, approval.Ref("work"))
 	got, _ := b.one(writer, approval.Ref("work"), made)

@@ -5,7 +5,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// refFile is the file packed-refs of the copy of a replica. It never changes: package replica replaces it by another file.
+// refFile is the file packed-refs of the copy of a replica. It never changes: package replica replaces it by another
+// file.
 type refFile struct{ packedrefs.File }
 
 // below returns the refs whose names begin with a prefix.

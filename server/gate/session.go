@@ -107,24 +107,27 @@ func (j *judge) checkRecord(r approval.Record) error {
 	case r.Op == approval.Request && r.Subject.Action != approval.Delete && r.Subject.Commit == "":
 		return approval.Refused(what + " names no commit: request the approval with this version of artifactfs")
 	case j.Token.Session != "" && r.Op != approval.Request && r.Op != approval.Withdraw:
-		return approval.Refused(fmt.Sprintf("%s is refused: a token of a session can request and withdraw, but not %s", what, r.Op))
+		return approval.Refused(fmt.Sprintf("%s is refused: a token of a session can request and withdraw, but not %s", what,
+			r.Op))
 	case j.Token.Actor == "" && !controls(j.Token) && r.Op != approval.Request && r.Op != approval.Withdraw:
 		// A mount gets another token each hour, and would count as another user with each of them.
-		return approval.Refused(fmt.Sprintf("%s is refused: a token without an actor can request and withdraw, but not %s", what, r.Op))
+		return approval.Refused(fmt.Sprintf("%s is refused: a token without an actor can request and withdraw, but not %s",
+			what, r.Op))
 	}
 	return nil
 }
 
-// checkRemoval decides about the removal of a session's approvals or annotations, which the parameter what names, when all other updates
-// have their results. It is possible together with the session, in the same push. If the repository does not have the session, a token for
-// the REST API is necessary.
+// checkRemoval decides about the removal of a session's approvals or annotations, which the parameter what names, when
+// all other updates have their results. It is possible together with the session, in the same push. If the repository
+// does not have the session, a token for the REST API is necessary.
 func (j *judge) checkRemoval(name, what string, results []error) error {
 	if session.ValidName(name) != nil {
 		return nil
 	}
 	meta := session.MetaRef(name)
 	id := j.assume(meta)
-	removed := slices.ContainsFunc(j.Updates, func(u records.RefUpdate) bool { return u.Name == meta && u.Removes() && u.Old == id })
+	removed := slices.ContainsFunc(j.Updates,
+		func(u records.RefUpdate) bool { return u.Name == meta && u.Removes() && u.Old == id })
 	for i, u := range j.Updates {
 		removed = removed && (u.Name != meta || results[i] == nil)
 	}
@@ -183,8 +186,9 @@ func (j *judge) newest(ctx context.Context, name string) (newest session.Checkpo
 	return j.newestUnpacked(ctx, name)
 }
 
-// newer returns the newer one of the checkpoint newest and the checkpoint in the commit id, whose contents are text. The
-// parameter failed is the error of reading the commit. A commit that is invalid is ignored; other errors are returned.
+// newer returns the newer one of the checkpoint newest and the checkpoint in the commit id, whose contents are text.
+// The parameter failed is the error of reading the commit. A commit that is invalid is ignored; other errors are
+// returned.
 func (j *judge) newer(newest session.Checkpoint, id object.ID, text []byte, failed error) (session.Checkpoint, error) {
 	if failed != nil {
 		if invalid(failed) {
@@ -199,8 +203,8 @@ func (j *judge) newer(newest session.Checkpoint, id object.ID, text []byte, fail
 	return newest, nil
 }
 
-// newestUnpacked is newest for a thin session, whose checkpoints are in its container. The result is the zero Checkpoint if the container
-// cannot be unpacked.
+// newestUnpacked is newest for a thin session, whose checkpoints are in its container. The result is the zero
+// Checkpoint if the container cannot be unpacked.
 func (j *judge) newestUnpacked(ctx context.Context, name string) (newest session.Checkpoint, err error) {
 	dir, refs, err := j.Unpacked(ctx)
 	if err != nil {
@@ -227,7 +231,8 @@ func (j *judge) newestUnpacked(ctx context.Context, name string) (newest session
 	return newest, nil
 }
 
-// logs reads the approvals of refs, leaving out those that do not contain a text. damaged says which approvals cannot be read.
+// logs reads the approvals of refs, leaving out those that do not contain a text. damaged says which approvals cannot
+// be read.
 func (j *judge) logs(ctx context.Context, refs []records.Ref, with string) (logs []approval.Log, damaged, err error) {
 	for _, r := range refs {
 		if err := ctx.Err(); err != nil {

@@ -41,7 +41,8 @@ func (w *world) bare(format string) (path, url string) {
 	dir := w.t.TempDir()
 	path = filepath.Join(dir, "bare.git")
 	w.do(dir, "init", "-q", "--bare", "-b", "main", "--object-format="+format, path)
-	for _, setting := range []string{"http.receivepack=true", "uploadpack.allowFilter=true", "uploadpack.allowAnySHA1InWant=true"} {
+	for _, setting := range []string{"http.receivepack=true", "uploadpack.allowFilter=true",
+		"uploadpack.allowAnySHA1InWant=true"} {
 		name, value, _ := strings.Cut(setting, "=")
 		w.do(path, "config", name, value)
 	}
@@ -62,7 +63,8 @@ func BenchmarkGit(b *testing.B) {
 		args    func(url string) []string
 	}{
 		{"push", true, func(url string) []string { return []string{"push", "-q", url, "main"} }},
-		{"push-checkpoint", true, func(url string) []string { return []string{"push", "-q", url, "main:refs/afs/j/s/main/1"} }},
+		{"push-checkpoint", true,
+			func(url string) []string { return []string{"push", "-q", url, "main:refs/afs/j/s/main/1"} }},
 		{"ls-remote", false, func(url string) []string { return []string{"ls-remote", "-q", url} }},
 		{"fetch-nothing", false, func(url string) []string { return []string{"fetch", "-q", url, "main"} }},
 		{"clone", false, func(url string) []string { return []string{"clone", "-q", "--bare", url, b.TempDir()} }},

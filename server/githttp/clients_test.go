@@ -25,7 +25,8 @@ import (
 func (w *world) contents(dir string) string {
 	w.t.Helper()
 	w.do(dir, "fsck", "--strict", "--no-dangling")
-	objects := strings.Fields(w.do(dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname):%(objecttype):%(objectsize)"))
+	objects := strings.Fields(w.do(dir, "cat-file", "--batch-all-objects",
+		"--batch-check=%(objectname):%(objecttype):%(objectsize)"))
 	slices.Sort(objects)
 	return w.do(dir, "for-each-ref") + "\n" + w.do(dir, "symbolic-ref", "HEAD") + "\n" + strings.Join(objects, "\n")
 }
@@ -79,7 +80,8 @@ func TestClonesEqualThoseOfHTTPBackend(t *testing.T) {
 // comparePartialClones clones from two servers partially and shallowly, and compares the results.
 func (w *world) comparePartialClones(ours, theirs string) {
 	for i, c := range [][]string{
-		{"--filter=blob:none", "--no-checkout"}, {"--depth=3", "--branch=topic/2"}, {"--filter=tree:0", "--no-checkout"}, {"--depth=1"},
+		{"--filter=blob:none", "--no-checkout"}, {"--depth=3", "--branch=topic/2"}, {"--filter=tree:0", "--no-checkout"},
+		{"--depth=1"},
 		{"--single-branch", "--no-tags"}, {"--shallow-exclude=v3"},
 	} {
 		for _, version := range versions[2*min(i/2, 1):] {
@@ -132,7 +134,8 @@ func TestLargePushes(t *testing.T) {
 	work := w.work("sha1")
 	random := make([]byte, 3<<20)
 	for i, settings := range [][]string{
-		{"-c", "http.postBuffer=1000"}, {"-c", "http.extraHeader=Expect: 100-continue"}, {"-c", "http.version=HTTP/1.1", "-c", "http.postBuffer=100000000"},
+		{"-c", "http.postBuffer=1000"}, {"-c", "http.extraHeader=Expect: 100-continue"},
+		{"-c", "http.version=HTTP/1.1", "-c", "http.postBuffer=100000000"},
 	} {
 		rand.Read(random)
 		id := w.commit(work, "large", string(random))
@@ -227,7 +230,8 @@ func TestCollectionDuringPush(t *testing.T) {
 	var err error
 	w.git.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-		Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate, _ []events.Merge) receive.MakeEvents {
+		Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate,
+			_ []events.Merge) receive.MakeEvents {
 			if during != nil {
 				during(ctx)
 			}
@@ -302,14 +306,16 @@ func TestRestoreDuringPush(t *testing.T) {
 		defer at.Release()
 		w.git.receiver, err = receive.New(receive.Options{
 			Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate, _ []events.Merge) receive.MakeEvents {
+			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate,
+				_ []events.Merge) receive.MakeEvents {
 				restore()
 				for n := range pushes { // pushes of another node
 					now, err := w.db.Repos.Snapshot(ctx, repo.ID)
 					if err == nil {
-						_, err = w.db.Repos.Push(ctx, records.Push{RepoID: repo.ID, Version: now.Repo.Version, Updates: []records.RefUpdate{
-							{Name: fmt.Sprint("refs/heads/other", n), Old: strings.Repeat("0", 40), New: now.Refs[0].ID},
-						}})
+						_, err = w.db.Repos.Push(ctx, records.Push{RepoID: repo.ID, Version: now.Repo.Version,
+							Updates: []records.RefUpdate{
+								{Name: fmt.Sprint("refs/heads/other", n), Old: strings.Repeat("0", 40), New: now.Refs[0].ID},
+							}})
 					}
 					if err != nil {
 						t.Errorf("push of another node: %v", err)

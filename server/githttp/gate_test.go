@@ -110,9 +110,11 @@ func (w *reviewed) add(url string, token records.Token, r approval.Record) strin
 // request pushes a request for approval of the branch next, and returns its id.
 func (w *reviewed) request() string {
 	w.t.Helper()
-	return w.add(w.url, w.own, approval.Record{Op: approval.Request, Expires: time.Now().Add(time.Hour), Subject: &approval.Subject{
-		Action: approval.Merge, Tree: w.do(w.dir, "rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: w.do(w.dir, "rev-parse", "main"),
-		Commit: w.do(w.dir, "rev-parse", "next")}})
+	return w.add(w.url, w.own, approval.Record{Op: approval.Request, Expires: time.Now().Add(time.Hour),
+		Subject: &approval.Subject{
+			Action: approval.Merge, Tree: w.do(w.dir, "rev-parse", "next^{tree}"), Target: "refs/heads/main",
+			Base:   w.do(w.dir, "rev-parse", "main"),
+			Commit: w.do(w.dir, "rev-parse", "next")}})
 }
 
 // audited returns the audit entries that contain the text.
@@ -134,12 +136,15 @@ func TestApprovedPush(t *testing.T) {
 	for _, format := range []string{"sha1", "sha256"} {
 		t.Run(format, func(t *testing.T) {
 			w := newReviewed(t, format)
-			w.refused("main is protected and needs an approval of this tree and base by 1 user", w.dir, "push", w.url, "next:main")
-			w.refused("main is protected and needs an approval of this tree and base by 1 user", w.dir, "push", w.ownerURL, "next:main")
+			w.refused("main is protected and needs an approval of this tree and base by 1 user", w.dir, "push",
+				w.url, "next:main")
+			w.refused("main is protected and needs an approval of this tree and base by 1 user", w.dir, "push",
+				w.ownerURL, "next:main")
 			id := w.request()
 			w.refused("request "+id+" needs 1 more approval", w.dir, "push", w.url, "next:main")
 			w.add(w.aliceURL, w.alice, approval.Record{Op: approval.Grant, Request: id})
-			fork := records.Repo{ID: records.NewID(), Namespace: "ns", Name: "fork", DefaultBranch: "main", ObjectFormat: format, Status: records.Ready}
+			fork := records.Repo{ID: records.NewID(), Namespace: "ns", Name: "fork", DefaultBranch: "main", ObjectFormat: format,
+				Status: records.Ready}
 			if err := w.db.Repos.Create(t.Context(), records.Creation{Repo: fork, Parent: w.repo.ID, All: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +154,8 @@ func TestApprovedPush(t *testing.T) {
 				t.Errorf("main after the approved push: got %s, want %s", got, want)
 			}
 			entries := w.audited("approved by")
-			if want := "refs/heads/main: approved by request " + id + " of session work\nrefs/afs/policy/x: no ref can be below refs/afs/policy"; len(entries) != 1 ||
+			if want := "refs/heads/main: approved by request " + id +
+				" of session work\nrefs/afs/policy/x: no ref can be below refs/afs/policy"; len(entries) != 1 ||
 				!strings.HasSuffix(entries[0], want) || !strings.HasPrefix(entries[0], "refs/heads/main ") {
 				t.Errorf("audit entry of the approved push: got %q, want the end %q", entries, want)
 			}
@@ -181,7 +187,8 @@ func (w *reviewed) meanwhile(change func()) {
 	var err error
 	w.git.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(w.dir, ".git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-		Events: func(context.Context, string, records.Repo, records.Token, []records.RefUpdate, []events.Merge) receive.MakeEvents {
+		Events: func(context.Context, string, records.Repo, records.Token, []records.RefUpdate,
+			[]events.Merge) receive.MakeEvents {
 			if done.CompareAndSwap(false, true) {
 				change()
 			}
@@ -246,7 +253,8 @@ func TestTokenInfo(t *testing.T) {
 			t.Errorf("token with %q: got %d %s, want %d", authorization, status, body, want)
 		}
 	}
-	if status, _, _ := w.get("POST", "/git/ns/r.git/artifactfs/token", "Bearer "+text, nil); status != http.StatusMethodNotAllowed {
+	if status, _, _ := w.get("POST", "/git/ns/r.git/artifactfs/token", "Bearer "+text,
+		nil); status != http.StatusMethodNotAllowed {
 		t.Errorf("POST: got %d, want %d", status, http.StatusMethodNotAllowed)
 	}
 	m.Close()

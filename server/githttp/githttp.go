@@ -128,7 +128,8 @@ func New(o Options, processors int) (*Server, error) {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
 	s.slots = places.New(places.Options{Most: s.limits.Processes, Waiting: s.limits.Waiting, Patience: s.limits.Patience,
-		MostOf: map[places.Kind]int{places.OfRepo: s.limits.OfRepo, places.OfToken: s.limits.OfToken, places.OfNamespace: s.limits.OfNamespace},
+		MostOf: map[places.Kind]int{places.OfRepo: s.limits.OfRepo, places.OfToken: s.limits.OfToken,
+			places.OfNamespace: s.limits.OfNamespace},
 		Memory: o.Memory, Class: places.Transfers})
 	s.processors = processors
 	s.notes = newNotes(o.Records.Events, o.Log)
@@ -139,7 +140,8 @@ func New(o Options, processors int) (*Server, error) {
 func (s *Server) Close() { s.notes.close() }
 
 // pushed returns the function that makes the events of a push.
-func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token, updates []records.RefUpdate,
+func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token,
+	updates []records.RefUpdate,
 	merges []events.Merge) receive.MakeEvents {
 	commits, err := events.Walk(ctx, s.git, dir, updates)
 	if err != nil && ctx.Err() == nil {
@@ -262,11 +264,13 @@ func (e *exchange) cause() records.Cause {
 	if err != nil {
 		remote = e.r.RemoteAddr
 	}
-	return records.Cause{TokenID: e.token.ID, Actor: actor, Remote: remote, Method: e.service, Target: e.r.URL.EscapedPath()}
+	return records.Cause{TokenID: e.token.ID, Actor: actor, Remote: remote, Method: e.service,
+		Target: e.r.URL.EscapedPath()}
 }
 
 // unavailable reports whether err means that the client should try again.
 func unavailable(err error) bool {
-	return errors.Is(err, records.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, places.ErrBusy) ||
+	return errors.Is(err, records.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) ||
+		errors.Is(err, places.ErrBusy) ||
 		errors.Is(err, records.ErrCollected)
 }

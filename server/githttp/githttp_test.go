@@ -56,7 +56,8 @@ func TestHTTP2(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 	repo, url := w.repo("r", "sha1")
-	url = strings.NewReplacer("http://", "https://", w.http.Listener.Addr().String(), secure.Listener.Addr().String()).Replace(url)
+	url = strings.NewReplacer("http://", "https://", w.http.Listener.Addr().String(),
+		secure.Listener.Addr().String()).Replace(url)
 	work := w.work("sha1")
 	random := make([]byte, 2<<20)
 	rand.NewChaCha8([32]byte{}).Read(random)
@@ -112,7 +113,8 @@ func TestFilters(t *testing.T) {
 	for _, filter := range []string{"sparse:oid=main:file", "object:type=tree", "combine:blob:none+object:type=tree",
 		"combine:tree:3+sparse:oid=main:file"} {
 		for _, version := range []string{"0", "2"} {
-			w.refused("not supported", t.TempDir(), "-c", "protocol.version="+version, "clone", "-q", "--no-checkout", "--filter="+filter, url, "refused")
+			w.refused("not supported", t.TempDir(), "-c", "protocol.version="+version, "clone", "-q", "--no-checkout",
+				"--filter="+filter, url, "refused")
 		}
 	}
 }
@@ -132,7 +134,8 @@ func TestEventsIgnoreReplacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := string(list[len(list)-1].Body)
-	if !strings.Contains(body, "refs/heads/new") || !strings.Contains(body, `"message":"one"`) || strings.Contains(body, "forged") {
+	if !strings.Contains(body, "refs/heads/new") || !strings.Contains(body, `"message":"one"`) ||
+		strings.Contains(body, "forged") {
 		t.Errorf("event of a commit that has a replacement: got %s", body)
 	}
 }
@@ -142,10 +145,12 @@ func TestStatuses(t *testing.T) {
 	repo, _ := w.repo("r", "sha1")
 	_, write := w.token(records.Token{RepoID: repo.ID})
 	_, read := w.token(records.Token{RepoID: repo.ID, Scope: records.ReadScope})
-	frozen := records.Repo{ID: records.NewID(), Namespace: "ns", Name: "frozen", DefaultBranch: "main", ObjectFormat: "sha1",
-		ReadOnly: true, Status: records.Ready}
+	frozen := records.Repo{ID: records.NewID(), Namespace: "ns", Name: "frozen", DefaultBranch: "main",
+		ObjectFormat: "sha1",
+		ReadOnly:     true, Status: records.Ready}
 	importing := frozen
-	importing.ID, importing.Name, importing.ReadOnly, importing.Status = records.NewID(), "importing", false, records.Importing
+	importing.ID, importing.Name, importing.ReadOnly, importing.Status = records.NewID(), "importing", false,
+		records.Importing
 	texts := map[string]string{}
 	for _, r := range []records.Repo{frozen, importing} {
 		if err := w.db.Repos.Create(t.Context(), records.Creation{Repo: r}); err != nil {
@@ -191,7 +196,8 @@ func TestStatuses(t *testing.T) {
 			authorization = "Bearer " + c.token
 		}
 		service := c.path[strings.LastIndexByte(c.path, '/')+1:]
-		status, h, text := w.get(c.method, c.path, authorization, []byte("0005x"), "Content-Type", "application/x-"+service+"-request")
+		status, h, text := w.get(c.method, c.path, authorization, []byte("0005x"), "Content-Type",
+			"application/x-"+service+"-request")
 		if status != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s %s: got %d %q, want %d %q", c.method, c.path, status, text, c.status, c.text)
 		}
@@ -204,7 +210,8 @@ func TestStatuses(t *testing.T) {
 		t.Errorf("request without content type: got %d, want 415", status)
 	}
 	for _, protocol := range []string{"version=2\tx", strings.Repeat("x", 300)} {
-		if status, _, text := w.get("GET", "/git/ns/r.git"+refs+uploadPack, "Bearer "+read, nil, "Git-Protocol", protocol); status != 400 {
+		if status, _, text := w.get("GET", "/git/ns/r.git"+refs+uploadPack, "Bearer "+read, nil, "Git-Protocol",
+			protocol); status != 400 {
 			t.Errorf("Git-Protocol %.20q: got %d %.40q, want 400", protocol, status, text)
 		}
 	}
@@ -248,7 +255,8 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 				// Without slots, a request that starts a process returns an error.
 				w.git.slots = places.New(places.Options{})
 			}
-			status, _, got := w.get("GET", "/git/ns/r-"+format+".git/info/refs?service="+uploadPack, "Bearer "+token, nil, "Git-Protocol", "version=2")
+			status, _, got := w.get("GET", "/git/ns/r-"+format+".git/info/refs?service="+uploadPack, "Bearer "+token, nil,
+				"Git-Protocol", "version=2")
 			if status != 200 || got != string(want) {
 				t.Errorf("%s: capabilities: got %d %q, want %q", format, status, got, want)
 			}
@@ -257,7 +265,8 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 	}
 	other := program{path: "other"}
 	w.git.offers.program = other
-	if _, err := w.git.offers.get(t.Context(), "sha1", func(context.Context) ([]byte, error) { return []byte("new0000"), nil }); err != nil {
+	if _, err := w.git.offers.get(t.Context(), "sha1",
+		func(context.Context) ([]byte, error) { return []byte("new0000"), nil }); err != nil {
 		t.Fatal(err)
 	}
 	if got := string(w.git.offers.texts["sha1"]); got != "new0000" || w.git.offers.program == other {
@@ -296,11 +305,13 @@ func TestCompressedRequest(t *testing.T) {
 			"Content-Type", "application/x-git-upload-pack-request", "Content-Encoding", "gzip", "Git-Protocol", "version=2")
 		return status, text
 	}
-	if status, text := post([]byte("0014command=ls-refs\n0000")); status != 200 || !strings.Contains(text, "refs/heads/main") {
+	if status, text := post([]byte("0014command=ls-refs\n0000")); status != 200 ||
+		!strings.Contains(text, "refs/heads/main") {
 		t.Errorf("ls-refs: got %d %q", status, text)
 	}
 	haves := bytes.Repeat([]byte("0032have "+strings.Repeat("1", 40)+"\n"), 1<<19)
-	if status, text := post(append([]byte("0012command=fetch\n0001"), haves...)); status != http.StatusRequestEntityTooLarge {
+	if status, text := post(append([]byte("0012command=fetch\n0001"),
+		haves...)); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("26 MB in a few bytes: got %d %.100q, want 413", status, text)
 	}
 	status, _, _ := w.get("POST", "/git/ns/r.git/"+uploadPack, "Bearer "+token, []byte("plain"),
@@ -413,7 +424,8 @@ func TestTokensOfSessions(t *testing.T) {
 	}
 	w.refused("does not allow", work, "push", urls["s"], "main")
 	w.refused("does not allow", work, "push", urls["s"], owners["t"]+":refs/afs/owner")
-	w.do(work, "push", "-q", "--atomic", urls["s"], owners["s"]+":refs/afs/owner", "main", "main:refs/tags/v1", "main:refs/afs/meta/s")
+	w.do(work, "push", "-q", "--atomic", urls["s"], owners["s"]+":refs/afs/owner", "main", "main:refs/tags/v1",
+		"main:refs/afs/meta/s")
 	w.refused("does not allow", work, "push", "--force", urls["t"], "HEAD~1:refs/heads/main")
 	w.refused("does not allow", work, "push", "--force", urls["t"], owners["t"]+":refs/afs/owner")
 	w.refused("does not allow", work, "push", urls["t"], "main:refs/afs/j/s/main/1")

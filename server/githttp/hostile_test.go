@@ -168,19 +168,24 @@ func TestHostilePacks(t *testing.T) {
 		{"no pack header", []byte("PACKET"), tip, "unpack"},
 		{"truncated", good.bytes()[:60], tip, "early EOF"},
 		{"wrong checksum", damaged, tip, "pack is corrupted (SHA1 mismatch)"},
-		{"missing tree", newPack().object(commitEntry, commit(id("tree", "none"))).bytes(), id("commit", commit(id("tree", "none"))),
+		{"missing tree", newPack().object(commitEntry, commit(id("tree", "none"))).bytes(),
+			id("commit", commit(id("tree", "none"))),
 			"did not receive expected object"},
 		{"missing tip", newPack().bytes(), tip, "missing necessary objects"},
-		{"base of a delta is missing", newPack().add(refDelta, 4, a, []byte("\x01\x01\x01x")).bytes(), tip, "unresolved delta"},
-		{"cycle of deltas", newPack().add(refDelta, 5, a, []byte("\x01\x01\x01x!")).add(refDelta, 5, b, []byte("\x01\x01\x01y!")).bytes(), tip,
+		{"base of a delta is missing", newPack().add(refDelta, 4, a, []byte("\x01\x01\x01x")).bytes(), tip,
+			"unresolved delta"},
+		{"cycle of deltas", newPack().add(refDelta, 5, a, []byte("\x01\x01\x01x!")).add(refDelta, 5, b,
+			[]byte("\x01\x01\x01y!")).bytes(), tip,
 			"unresolved deltas"},
 		{"size is wrong", newPack().add(blobEntry, 100, "", []byte("x")).bytes(), tip, "pack has bad object"},
 		{"size is huge", huge(treeEntry, 3<<30).bytes(), tip, "unpacker error"},
-		{"bomb", newPack().object(blobEntry, string(zeros)).add(refDelta, len(copies(255)), base, copies(255)).bytes(), base, "Out of memory"},
+		{"bomb", newPack().object(blobEntry, string(zeros)).add(refDelta, len(copies(255)), base, copies(255)).bytes(), base,
+			"Out of memory"},
 		{"bytes behind the pack", append(good.bytes(), "more"...), tip, ""},
 	} {
 		before := w.packs()
-		got := w.send("r", token, pushBody(c.pack, strings.Repeat("0", 40)+" "+c.tip+" refs/heads/"+strings.ReplaceAll(c.name, " ", "-")))
+		got := w.send("r", token,
+			pushBody(c.pack, strings.Repeat("0", 40)+" "+c.tip+" refs/heads/"+strings.ReplaceAll(c.name, " ", "-")))
 		if len(c.pack) > 1<<20 {
 			t.Errorf("%s: the pack has %d bytes", c.name, len(c.pack))
 		}
@@ -195,14 +200,17 @@ func TestHostilePacks(t *testing.T) {
 		}
 	}
 	for name, contents := range map[string]string{
-		"hasDotgit": tree(blob, ".git"), "hasDotdot": tree(blob, ".."), "hasDot:": tree(blob, "."), "treeNotSorted": tree(blob, "b", "a"),
-		"duplicateEntries": tree(blob, "a", "a"), "fullPathname": tree(blob, "a/b"), "nullSha1": tree(strings.Repeat("0", 40), "a"),
+		"hasDotgit": tree(blob, ".git"), "hasDotdot": tree(blob, ".."), "hasDot:": tree(blob, "."),
+		"treeNotSorted":    tree(blob, "b", "a"),
+		"duplicateEntries": tree(blob, "a", "a"), "fullPathname": tree(blob, "a/b"),
+		"nullSha1":   tree(strings.Repeat("0", 40), "a"),
 		"hasDotgit.": tree(blob, "GIT~1"), "emptyName": tree(blob, ""),
 	} {
 		before := w.packs()
 		p, tip := withTree(contents)
 		got := w.send("r", token, pushBody(p.bytes(), strings.Repeat("0", 40)+" "+tip+" refs/heads/tree"))
-		if !strings.Contains(got, strings.TrimRight(name, ".:")) && !strings.Contains(got, "too-short tree") && !strings.Contains(got, "empty filename") {
+		if !strings.Contains(got, strings.TrimRight(name, ".:")) && !strings.Contains(got, "too-short tree") &&
+			!strings.Contains(got, "empty filename") {
 			t.Errorf("tree with %s: got %q", name, got)
 		}
 		if after := w.packs(); after != before || !strings.Contains(got, "ng refs/heads/tree") {
@@ -210,11 +218,13 @@ func TestHostilePacks(t *testing.T) {
 		}
 	}
 	for _, ref := range []string{
-		"refs/heads/a b", "refs/heads/..", "refs/heads/a.lock", "refs/heads/a\x01", "refs/heads//a", "refs/heads/.a", "HEAD", "../x", "refs/heads/a\tb",
+		"refs/heads/a b", "refs/heads/..", "refs/heads/a.lock", "refs/heads/a\x01", "refs/heads//a", "refs/heads/.a", "HEAD",
+		"../x", "refs/heads/a\tb",
 		"refs/heads/" + strings.Repeat("x", 300) + "/.git/../config",
 	} {
 		got := w.send("r", token, pushBody(good.bytes(), strings.Repeat("0", 40)+" "+tip+" "+ref))
-		if want := map[bool]string{true: "", false: " funny refname"}[strings.Contains(ref, " ")]; !strings.Contains(got, "ng "+ref+want) {
+		if want := map[bool]string{true: "", false: " funny refname"}[strings.Contains(ref, " ")]; !strings.Contains(got,
+			"ng "+ref+want) {
 			t.Errorf("ref %q: got %q", ref, got)
 		}
 	}
@@ -229,7 +239,8 @@ func TestHostilePacks(t *testing.T) {
 	if got := w.send("r", token, []byte("0000")); got != "" {
 		t.Errorf("push without commands: got %q", got)
 	}
-	if got := w.send("r", token, pushBody(good.bytes(), strings.Repeat("0", 40)+" "+tip+" refs/heads/good")); !strings.Contains(got, "ok refs/heads/good") {
+	if got := w.send("r", token, pushBody(good.bytes(),
+		strings.Repeat("0", 40)+" "+tip+" refs/heads/good")); !strings.Contains(got, "ok refs/heads/good") {
 		t.Errorf("good push after hostile ones: %q", got)
 	}
 	w.quiet()
@@ -256,8 +267,9 @@ func (w *world) open(token string) *transfer {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "POST /git/ns/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
-		"Authorization: Bearer %s\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n", token)
+	fmt.Fprintf(conn,
+		"POST /git/ns/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
+			"Authorization: Bearer %s\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n", token)
 	x := &transfer{conn, make(chan string, 1)}
 	x.send(pushBody(incompressible[:20], strings.Repeat("0", 40)+" "+strings.Repeat("1", 40)+" refs/heads/x"))
 	go func() {
@@ -285,7 +297,8 @@ func TestInterruptedTransfers(t *testing.T) {
 	if err := w.guard.Revoke(t.Context(), record.ID, nil, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := await.Receive(t, x.done); !strings.Contains(got, " 403 ") || !strings.Contains(got, "Invalid or expired token") {
+	if got := await.Receive(t, x.done); !strings.Contains(got, " 403 ") ||
+		!strings.Contains(got, "Invalid or expired token") {
 		t.Errorf("push with a token that is revoked: got %q", got)
 	}
 	w.quiet()
@@ -342,7 +355,8 @@ func TestRevocationDuringFetch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		body := "0012command=fetch\n0001" + fmt.Sprintf("0032want %s\n", id) + "0009done\n0000"
-		req, err := http.NewRequestWithContext(ctx, "POST", w.http.URL+"/git/ns/r.git/git-upload-pack", strings.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, "POST", w.http.URL+"/git/ns/r.git/git-upload-pack",
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,8 @@ func TestPushToManyRefs(t *testing.T) {
 			want := w.commit(work, "file", text)
 			w.do(work, "push", "-q", url, "main", "main:refs/heads/new-"+text)
 			w.do(work, "push", "-q", url, "main:refs/heads/team-0/r0", ":refs/heads/new-"+text)
-			if refs := w.refs(repo); refs["refs/heads/main"] != want || refs["refs/heads/team-0/r0"] != want || len(refs) != 5001 {
+			if refs := w.refs(repo); refs["refs/heads/main"] != want || refs["refs/heads/team-0/r0"] != want ||
+				len(refs) != 5001 {
 				t.Errorf("%s: %d refs, main is %s, want 5001 and %s", format, len(refs), refs["refs/heads/main"], want)
 			}
 			at, err := w.set.Acquire(t.Context(), repo.ID)

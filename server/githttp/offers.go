@@ -29,7 +29,8 @@ type program struct {
 	modified time.Time
 }
 
-// currentProgram returns the identity of the installed git program, which can be replaced by another version at any time.
+// currentProgram returns the identity of the installed git program, which can be replaced by another version at any
+// time.
 func currentProgram() (program, error) {
 	path, err := gitcmd.LookPath()
 	if err != nil {
@@ -44,7 +45,8 @@ func currentProgram() (program, error) {
 
 // get returns the text with the key format. If the text is not in the cache, get calls the function ask, which gets it
 // from git.
-func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
+func (o *offers) get(ctx context.Context, format string,
+	ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
 	now, err := currentProgram()
 	if err != nil {
 		return nil, fmt.Errorf("find git: %w", err)

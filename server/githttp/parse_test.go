@@ -57,7 +57,8 @@ func FuzzParsePath(f *testing.F) {
 
 func TestReadAsked(t *testing.T) {
 	tip, other, dir := strings.Repeat("1", 40), strings.Repeat("2", 40), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "packed-refs"), []byte("# pack-refs\n"+tip+" refs/heads/main\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "packed-refs"), []byte("# pack-refs\n"+tip+" refs/heads/main\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

@@ -4,7 +4,8 @@ import (
 	"strings"
 )
 
-// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is the limit of the REST API.
+// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is the limit of the
+// REST API.
 const maxName = 512
 
 // target is the repository that a URL names, and the path within it.

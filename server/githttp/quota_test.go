@@ -35,7 +35,8 @@ func TestQuotas(t *testing.T) {
 	rand.Read(text)
 	w.commit(work, "file", string(text))
 	w.refused("(the namespace would exceed its quota of 20000 bytes)", work, "push", url, "main")
-	if used, err := w.db.Namespaces.Amounts(t.Context(), "NS"); err != nil || used.Repos != 1 || used.Refs != 2 || used.Bytes > 20_000 ||
+	if used, err := w.db.Namespaces.Amounts(t.Context(), "NS"); err != nil || used.Repos != 1 || used.Refs != 2 ||
+		used.Bytes > 20_000 ||
 		used.Bytes == 0 || len(w.refs(repo)) != 2 {
 		t.Errorf("amounts after refusals: got %+v, %v", used, err)
 	}
@@ -49,7 +50,8 @@ func TestQuotas(t *testing.T) {
 	t.Cleanup(w.http.Close)
 	_, token := w.token(records.Token{RepoID: repo.ID})
 	for i, want := range []int{200, 429} {
-		status, h, text := w.get("GET", "/git/ns/r.git/info/refs?service=git-upload-pack", "Bearer "+token, nil, "Git-Protocol", "version=2")
+		status, h, text := w.get("GET", "/git/ns/r.git/info/refs?service=git-upload-pack", "Bearer "+token, nil,
+			"Git-Protocol", "version=2")
 		if status != want || want == 429 && h.Get("Retry-After") != "60" {
 			t.Errorf("request %d: got %d %v %q, want %d", i+1, status, h, text, want)
 		}

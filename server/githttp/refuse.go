@@ -59,7 +59,8 @@ func refusalFor(err error) (answer refusal, ours bool) {
 	case errors.Is(err, errTooLarge):
 		return refusal{http.StatusRequestEntityTooLarge, "The request is too large"}, false
 	case errors.Is(err, errSlow):
-		return refusal{http.StatusRequestTimeout, "The request is too slow: the connection must carry at least 2 KiB a second"}, false
+		return refusal{http.StatusRequestTimeout,
+			"The request is too slow: the connection must carry at least 2 KiB a second"}, false
 	case errors.Is(err, errTime), errors.Is(err, errClient), errors.Is(err, context.Canceled):
 		return refusal{http.StatusRequestTimeout, "Request Timeout"}, false
 	case errors.As(err, &git):

@@ -49,7 +49,8 @@ func newWorld(t testing.TB, limits Limits) *world {
 		t.Fatal(err)
 	}
 	w.store = &failingStore{Store: dir}
-	if w.set, err = replica.Open(replica.Options{Dir: filepath.Join(w.dir, "replicas"), Records: w.db, Objects: w.store}); err != nil {
+	if w.set, err = replica.Open(replica.Options{Dir: filepath.Join(w.dir, "replicas"), Records: w.db,
+		Objects: w.store}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.set.Close() })
@@ -59,7 +60,8 @@ func newWorld(t testing.TB, limits Limits) *world {
 		log = zaptest.NewLogger(t)
 	}
 	w.git, err = New(Options{
-		Records: w.db, Replicas: w.set, Guard: w.guard, Account: "account", Dir: filepath.Join(w.dir, "git"), Limits: limits, Log: log,
+		Records: w.db, Replicas: w.set, Guard: w.guard, Account: "account", Dir: filepath.Join(w.dir, "git"),
+		Limits: limits, Log: log,
 	}, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +75,8 @@ func newWorld(t testing.TB, limits Limits) *world {
 // repo creates a repository and returns its record, and its URL with a token that may write.
 func (w *world) repo(name, format string) (records.Repo, string) {
 	w.t.Helper()
-	repo := records.Repo{ID: records.NewID(), Namespace: "ns", Name: name, DefaultBranch: "main", ObjectFormat: format, Status: records.Ready}
+	repo := records.Repo{ID: records.NewID(), Namespace: "ns", Name: name, DefaultBranch: "main", ObjectFormat: format,
+		Status: records.Ready}
 	if err := w.db.Repos.Create(w.t.Context(), records.Creation{Repo: repo}); err != nil {
 		w.t.Fatal(err)
 	}

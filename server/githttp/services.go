@@ -31,7 +31,8 @@ const (
 
 // git returns a git command of the service for the request. options are options of git itself.
 func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
-	cmd := e.s.unlimited(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
+	cmd := e.s.unlimited(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"},
+		args)...)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
 		if !isProtocol(protocol) {
 			return nil, refusal{http.StatusBadRequest, "Bad Request: invalid Git-Protocol"}
@@ -238,8 +239,8 @@ func (e *exchange) fetch(ctx context.Context) error {
 	return out.end(err)
 }
 
-// fetched records a fetch that has succeeded: its event, its counters and its audit entry. size is the number of bytes of
-// the request and the answer.
+// fetched records a fetch that has succeeded: its event, its counters and its audit entry. size is the number of bytes
+// of the request and the answer.
 func (e *exchange) fetched(kind string, size int64) {
 	stamp := events.ByToken(e.s.o.Account, e.token)
 	switch kind {

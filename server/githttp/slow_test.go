@@ -22,8 +22,9 @@ func (w *world) startSlowRequest(service, token, part string) (answer chan strin
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "POST /git/ns/r.git/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-%[1]s-request\r\nConnection: close\r\n"+
-		"Authorization: Bearer %s\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n", service, token)
+	fmt.Fprintf(conn,
+		"POST /git/ns/r.git/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-%[1]s-request\r\nConnection: close\r\n"+
+			"Authorization: Bearer %s\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n", service, token)
 	r := bufio.NewReader(conn)
 	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
 		w.t.Fatalf("got %q, %v, want the status 100", line, err)
@@ -61,7 +62,8 @@ func TestSlowCommands(t *testing.T) {
 		if err := w.guard.Revoke(t.Context(), record.ID, nil, records.Cause{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := await.Receive(t, answer); !strings.Contains(got, " 403 ") || !strings.Contains(got, "Invalid or expired token") {
+		if got := await.Receive(t, answer); !strings.Contains(got, " 403 ") ||
+			!strings.Contains(got, "Invalid or expired token") {
 			t.Errorf("%s with a token that is revoked: got %q", c.name, got)
 		}
 		w.quiet()

@@ -44,9 +44,10 @@ func TestUnfitPushes(t *testing.T) {
 		"large tree":             {wide + ":refs/heads/x", "and can have 16777216"},
 		"long component":         {"main:refs/heads/" + strings.Repeat("a", 251), "each of its components 250"},
 		"long directory":         {"main:refs/heads/" + strings.Repeat("a", 251) + "/x", "each of its components 250"},
-		"long name":              {"main:refs/heads/" + strings.Repeat("abcdefghij/", 100) + "x", "can have at most 1024 bytes"},
-		"below the owner":        {blob + ":refs/afs/owner/x", "no ref can be below refs/afs/owner"},
-		"kind of refs":           {"main:refs/afs/meta", "have the name of a session"},
+		"long name": {"main:refs/heads/" + strings.Repeat("abcdefghij/", 100) + "x",
+			"can have at most 1024 bytes"},
+		"below the owner": {blob + ":refs/afs/owner/x", "no ref can be below refs/afs/owner"},
+		"kind of refs":    {"main:refs/afs/meta", "have the name of a session"},
 	} {
 		t.Run(what, func(t *testing.T) { w.refused(c[1], dir, "push", url, c[0]) })
 	}

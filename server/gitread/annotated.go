@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/annotate"
 )
 
-// Annotated reads trees and contents for annotate.Where. It keeps the results for further annotations of the same request. It is used by
-// one goroutine.
+// Annotated reads trees and contents for annotate.Where. It keeps the results for further annotations of the same
+// request. It is used by one goroutine.
 type Annotated struct {
 	repo  Repo
 	base  string // commit that is compared instead of a tree that gc has removed; "" for none
@@ -31,8 +31,8 @@ type textHunks struct {
 	text bool
 }
 
-// NewAnnotated returns an Annotated for a repository. The commit base is compared instead of a tree of an annotation that the repository
-// does not have any more; "" for none.
+// NewAnnotated returns an Annotated for a repository. The commit base is compared instead of a tree of an annotation
+// that the repository does not have any more; "" for none.
 func NewAnnotated(r Repo, base string) *Annotated {
 	return &Annotated{repo: r, base: base, diffs: map[[2]string][]read.Change{}, hunks: map[[2]object.ID]textHunks{}}
 }

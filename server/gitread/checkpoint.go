@@ -23,7 +23,8 @@ var ErrAmbiguous = errors.New("several checkpoints have an id that begins like t
 
 const minCheckpointID = 4 // digits of an abbreviated id
 
-// Trailers of a checkpoint: its id, and the commit of HEAD, which follows the id. A checkpoint without a commit lacks the latter.
+// Trailers of a checkpoint: its id, and the commit of HEAD, which follows the id. A checkpoint without a commit lacks
+// the latter.
 const (
 	checkpointTrailer = "Afs-Checkpoint"
 	headTrailer       = "Afs-Head"
@@ -32,8 +33,8 @@ const (
 // Checkpoint returns the commit of a checkpoint of a session of this program (doc/internals/sessions/checkpoints.md).
 // refs are the refs of the repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for
 // the newest checkpoint. If sessionName is "", name is the name of a session, which stands for its newest checkpoint,
-// or an id in any session. Checkpoint returns read.ErrNotFound if there is none, ErrAmbiguous if an id has several ends, and
-// ErrCheckpointName for other names.
+// or an id in any session. Checkpoint returns read.ErrNotFound if there is none, ErrAmbiguous if an id has several
+// ends, and ErrCheckpointName for other names.
 func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionName, name string) (string, error) {
 	id := strings.ToUpper(name)
 	isID := len(id) >= minCheckpointID && len(id) <= ulid.Len && ulid.IsDigits(id)
@@ -93,13 +94,13 @@ func (r Repo) newest(ctx context.Context, tips []string) (commit string, err err
 	return commit, err
 }
 
-// byID returns the commit of the checkpoint whose id begins with id, in one of the chains that begin at tips. The first parent of a
-// checkpoint is the one before it.
+// byID returns the commit of the checkpoint whose id begins with id, in one of the chains that begin at tips. The first
+// parent of a checkpoint is the one before it.
 func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string, err error) {
 	// Text of a user can contain the line, too, so more than one commit may match.
 	args := []string{"--first-parent", "--max-count=64", "--fixed-strings", "--grep=" + checkpointTrailer + ": " + id}
-	// An id begins with the time of the checkpoint. So older commits, such as the user's history before the session, are read only if
-	// there is no match, because the clock may have been wrong when the id was made.
+	// An id begins with the time of the checkpoint. So older commits, such as the user's history before the session, are
+	// read only if there is no match, because the clock may have been wrong when the id was made.
 	oldest := session.CheckpointID(id + strings.Repeat("0", ulid.Len-len(id))).Time()
 	list, err := r.checkpoints(ctx, tips, append(args, since(oldest)...)...)
 	if err == nil && len(list) == 0 {
@@ -124,10 +125,12 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 // Point is a checkpoint: its id, the id of its commit, and the commit that HEAD was at, "" for none.
 type Point struct{ ID, Commit, Head string }
 
-// Checkpoints returns the ids of all checkpoints of a session, the oldest first. refs are the refs of the repository. A checkpoint is
-// older than the session only if clocks differ, so the history of the user's commits before the time began is not read; the zero time
-// means that the age of the session is unknown. If the output of git is longer than its limit, the list lacks the oldest checkpoints.
-func (r Repo) Checkpoints(ctx context.Context, refs map[string]string, sessionName string, began time.Time) ([]Point, error) {
+// Checkpoints returns the ids of all checkpoints of a session, the oldest first. refs are the refs of the repository. A
+// checkpoint is older than the session only if clocks differ, so the history of the user's commits before the time
+// began is not read; the zero time means that the age of the session is unknown. If the output of git is longer than
+// its limit, the list lacks the oldest checkpoints.
+func (r Repo) Checkpoints(ctx context.Context, refs map[string]string, sessionName string,
+	began time.Time) ([]Point, error) {
 	tips := tipsOf(refs, session.LanePrefix(sessionName))
 	if len(tips) == 0 {
 		return nil, nil
@@ -198,9 +201,9 @@ func splitSegment(ref string) (lane, sessionName string, ok bool) {
 // maxCounted is the maximum number of checkpoints that CountCheckpoints reads.
 const maxCounted = 20_000
 
-// CountCheckpoints returns the number of checkpoints of each session, by its name. The oldest session began at the time began (see
-// Checkpoints). more reports that the sessions have more than 20,000
-// checkpoints together, of which only the newest are counted.
+// CountCheckpoints returns the number of checkpoints of each session, by its name. The oldest session began at the time
+// began (see Checkpoints). more reports that the sessions have more than 20,000 checkpoints together, of which only the
+// newest are counted.
 func (r Repo) CountCheckpoints(ctx context.Context, refs map[string]string, sessions []string, began time.Time) (
 	counts map[string]int, more bool, err error) {
 	var tips []string
@@ -211,10 +214,12 @@ func (r Repo) CountCheckpoints(ctx context.Context, refs map[string]string, sess
 	if len(tips) == 0 {
 		return counts, false, nil
 	}
-	// Each checkpoint has a trailer with its id, by which git log finds it, and a trailer with its session, which is counted.
-	cmd := r.OfCommits(ctx, append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
-		"--no-show-signature", "--ignore-missing", "--max-count=" + strconv.Itoa(maxCounted),
-		"--format=tformat:%(trailers:key=Afs-Session,valueonly,separator=%x2C)", "--stdin"}, since(began)...)...)
+	// Each checkpoint has a trailer with its id, by which git log finds it, and a trailer with its session, which is
+	// counted.
+	cmd := r.OfCommits(ctx,
+		append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
+			"--no-show-signature", "--ignore-missing", "--max-count=" + strconv.Itoa(maxCounted),
+			"--format=tformat:%(trailers:key=Afs-Session,valueonly,separator=%x2C)", "--stdin"}, since(began)...)...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
 	out, cut, err := read.Output(cmd, read.MaxMessages)
 	if err != nil {
@@ -241,8 +246,10 @@ func since(began time.Time) []string {
 
 // checkpoints returns the commits that git log selects.
 func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]Point, error) {
-	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",key=" + headTrailer + ",valueonly,separator=%x20)"
-	cmd := r.OfCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
+	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",key=" + headTrailer +
+		",valueonly,separator=%x20)"
+	cmd := r.OfCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...),
+		"--stdin")...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
 	out, _, err := read.Output(cmd, read.MaxMessages)
 	if err != nil {

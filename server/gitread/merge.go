@@ -20,11 +20,12 @@ import (
 // mergesAtOnce is the number of merges that Conflicts runs at the same time.
 const mergesAtOnce = 2
 
-// TreeMerge is a merge of the trees Ours and Theirs, which were made from the tree Base. All are ids of trees; "" is the empty tree.
+// TreeMerge is a merge of the trees Ours and Theirs, which were made from the tree Base. All are ids of trees; "" is
+// the empty tree.
 type TreeMerge struct{ Base, Ours, Theirs string }
 
-// Conflicts merges trees and returns, for each merge, the paths that git cannot merge. git writes the merged trees to a temporary
-// directory, which is removed.
+// Conflicts merges trees and returns, for each merge, the paths that git cannot merge. git writes the merged trees to a
+// temporary directory, which is removed.
 func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]string, err error) {
 	if len(merges) == 0 {
 		return nil, nil
@@ -54,7 +55,8 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 				return err
 			}
 			err := try(true)
-			if gitcmd.Exited(err, 128) && ctx.Err() == nil { // it lacks the contents of a removed file, which may have been renamed
+			// it lacks the contents of a removed file, which may have been renamed
+			if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 				err = try(false)
 			}
 			if gitcmd.Exited(err, 128) && ctx.Err() == nil {

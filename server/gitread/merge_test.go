@@ -36,7 +36,8 @@ func TestConflicts(t *testing.T) {
 	tree := func(name string) string { return gittest.Must(t, r.Dir, "rev-parse", name+"^{tree}") }
 	objects := func() string { return gittest.Must(t, r.Dir, "count-objects", "-v") }
 	before := objects()
-	got, err := r.Conflicts(t.Context(), []TreeMerge{{base, tree("top"), tree("end")}, {base, tree("top"), tree("clash")}, {"", tree("top"), tree("end")}})
+	got, err := r.Conflicts(t.Context(), []TreeMerge{{base, tree("top"), tree("end")}, {base, tree("top"), tree("clash")},
+		{"", tree("top"), tree("end")}})
 	if err != nil {
 		t.Fatal(err)
 	}

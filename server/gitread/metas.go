@@ -13,9 +13,10 @@ import (
 // maxMeta is the maximum size of session.json, and of the list of its transitions, in bytes.
 const maxMeta = 1 << 20
 
-// EachMeta calls do with the metadata of each session in the order of the names, or with the reason why they cannot be read. The
-// parameter refs has the ids of all refs of the repository by their names.
-func (r Repo) EachMeta(ctx context.Context, refs map[string]string, names []string, do func(i int, m session.Meta, err error)) error {
+// EachMeta calls do with the metadata of each session in the order of the names, or with the reason why they cannot be
+// read. The parameter refs has the ids of all refs of the repository by their names.
+func (r Repo) EachMeta(ctx context.Context, refs map[string]string, names []string,
+	do func(i int, m session.Meta, err error)) error {
 	var objects []string
 	for _, name := range names {
 		commit := refs[session.MetaRef(name)]
@@ -39,8 +40,8 @@ func (r Repo) EachMeta(ctx context.Context, refs map[string]string, names []stri
 	return nil
 }
 
-// Metas returns the metadata of sessions. An element of the result is nil if the metadata cannot be read, because it is missing or was
-// written by a later version. The state is the present one (session.Meta.Now).
+// Metas returns the metadata of sessions. An element of the result is nil if the metadata cannot be read, because it is
+// missing or was written by a later version. The state is the present one (session.Meta.Now).
 func (r Repo) Metas(ctx context.Context, refs map[string]string, names []string) ([]*session.Meta, error) {
 	metas := make([]*session.Meta, len(names))
 	return metas, r.EachMeta(ctx, refs, names, func(i int, m session.Meta, err error) {

@@ -20,13 +20,14 @@ type Step struct {
 // maxSteps is the maximum number of commits that Steps returns.
 const maxSteps = 10_000
 
-// Steps returns the commits that lead to tips by first parents, the newest first, without those that the commit base reaches and those
-// from before the time began. Ids that do not exist are ignored. There are at most 10,000.
+// Steps returns the commits that lead to tips by first parents, the newest first, without those that the commit base
+// reaches and those from before the time began. Ids that do not exist are ignored. There are at most 10,000.
 func (r Repo) Steps(ctx context.Context, tips []string, base string, began time.Time) ([]Step, error) {
 	if len(tips) == 0 {
 		return nil, nil
 	}
-	args := append([]string{"log", "--first-parent", "--ignore-missing", "--no-show-signature", "--max-count=" + strconv.Itoa(maxSteps),
+	args := append([]string{"log", "--first-parent", "--ignore-missing", "--no-show-signature",
+		"--max-count=" + strconv.Itoa(maxSteps),
 		"--format=tformat:%H %ct", "--stdin"}, since(began)...)
 	in := strings.Join(tips, "\n") + "\n"
 	if object.ValidID(base) {

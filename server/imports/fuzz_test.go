@@ -17,7 +17,8 @@ func contextOf() (context.Context, context.CancelFunc) {
 }
 
 func FuzzParseURL(f *testing.F) {
-	for _, s := range []string{"https://example.com/a/b.git/", "http://127.0.0.1:80/x", "https://u:p@h/", "https://h/?q#f", "HTTPS://[::1]/%2e%2e", "//", "https://h\\x"} {
+	for _, s := range []string{"https://example.com/a/b.git/", "http://127.0.0.1:80/x", "https://u:p@h/", "https://h/?q#f",
+		"HTTPS://[::1]/%2e%2e", "//", "https://h\\x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -25,7 +26,8 @@ func FuzzParseURL(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())) || u.User != nil || u.RawQuery != "" || u.Hostname() == "" {
+		if u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())) || u.User != nil || u.RawQuery != "" ||
+			u.Hostname() == "" {
 			t.Errorf("%q is accepted as %+v", text, u)
 		}
 		if s := u.String(); strings.HasPrefix(s, "-") || strings.ContainsFunc(s, unicode.IsControl) {
@@ -37,7 +39,8 @@ func FuzzParseURL(f *testing.F) {
 func FuzzReadRefs(f *testing.F) {
 	const head = "001e# service=git-upload-pack\n0000"
 	f.Add(head+"0000", "main")
-	f.Add(head+"00651111111111111111111111111111111111111111 HEAD\x00symref=HEAD:refs/heads/x object-format=sha256\n0000", "x")
+	f.Add(head+"00651111111111111111111111111111111111111111 HEAD\x00symref=HEAD:refs/heads/x object-format=sha256\n0000",
+		"x")
 	f.Add(head+"000eversion 1\n0010shallow 1234\n", "x")
 	f.Add(head+"000fERR go away", "")
 	f.Fuzz(func(t *testing.T, text, branch string) {
@@ -72,7 +75,8 @@ func FuzzPick(f *testing.F) {
 func TestTheLongestPathIsUsed(t *testing.T) {
 	const text = "https://a:1@h\nhttps://b:2@h/team/\nhttps://c:3@h:8443\nhttp://d:4@h\nhttps://e:5@h/tea\n"
 	for to, want := range map[string]string{
-		"https://h/x": "a", "https://h/team/x": "b", "https://h/teams/x": "a", "https://H/team": "b", "https://h:8443/team": "c", "http://h/x": "d",
+		"https://h/x": "a", "https://h/team/x": "b", "https://h/teams/x": "a", "https://H/team": "b",
+		"https://h:8443/team": "c", "http://h/x": "d",
 		"https://evil.h/x": "", "https://h.evil/x": "",
 	} {
 		u, _ := url.Parse(to)
@@ -111,7 +115,8 @@ func TestProgressIsUnderstood(t *testing.T) {
 		"Resolving deltas: 100% (5/5), done.":                          {resolving, 5, 5},
 		"remote: Enumerating objects: 77, done.":                       {"enumerating objects", 77, 0},
 	} {
-		if phase, done, total, ok := parseProgress(line); !ok || phase != want.phase || done != want.done || total != want.total {
+		if phase, done, total, ok := parseProgress(line); !ok || phase != want.phase || done != want.done ||
+			total != want.total {
 			t.Errorf("%q: got %q, %d of %d", line, phase, done, total)
 		}
 	}
@@ -186,8 +191,10 @@ func TestSlowServers(t *testing.T) {
 	}{
 		{"10 KB a second", func(m *records.Import, _ int64) { m.Phase, m.Bytes = receiving, m.Bytes+10_000 }, 0},
 		{"250 bytes a second without progress", func(m *records.Import, _ int64) { m.Bytes += 250 }, 80},
-		{"objects of 250 bytes, one a second", func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = receiving, s, m.Bytes+250 }, 80},
-		{"a count that changes for ever", func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = "counting objects", s, m.Bytes+100 }, 700},
+		{"objects of 250 bytes, one a second",
+			func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = receiving, s, m.Bytes+250 }, 80},
+		{"a count that changes for ever",
+			func(m *records.Import, s int64) { m.Phase, m.Done, m.Bytes = "counting objects", s, m.Bytes+100 }, 700},
 		{"a count, and then objects", func(m *records.Import, s int64) {
 			if m.Phase, m.Done = "counting objects", s; s > 300 {
 				m.Phase, m.Bytes = receiving, m.Bytes+10_000

@@ -108,8 +108,10 @@ func start(o Options, p pace) (*Importer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start imports: %w", err)
 	}
-	i := &Importer{o: o, pace: p, id: records.NewID(), roots: roots, wake: make(chan struct{}, 1), running: map[string]bool{}}
-	i.places = places.New(places.Options{Most: o.Parallel, MostOf: map[places.Kind]int{places.OfNamespace: max(o.Parallel/3, 1)},
+	i := &Importer{o: o, pace: p, id: records.NewID(), roots: roots, wake: make(chan struct{}, 1),
+		running: map[string]bool{}}
+	i.places = places.New(places.Options{Most: o.Parallel,
+		MostOf: map[places.Kind]int{places.OfNamespace: max(o.Parallel/3, 1)},
 		Memory: o.Memory, Class: places.Background})
 	i.ctx, i.stop = context.WithCancel(context.Background())
 	i.work.Go(i.loop)
@@ -175,7 +177,8 @@ func (i *Importer) find(ctx context.Context, r Request) (found, credentials, err
 // returns ErrBusy while the repository is being imported, and records.ErrNotFound if the request is empty and the
 // repository was never imported. If cause is zero, no audit entry is written.
 func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request, cause records.Cause) error {
-	m := records.Import{RepoID: repo.ID, URL: r.URL, Branch: r.Branch, Depth: r.Depth, Secret: r.Secret, State: string(Queued)}
+	m := records.Import{RepoID: repo.ID, URL: r.URL, Branch: r.Branch, Depth: r.Depth, Secret: r.Secret,
+		State: string(Queued)}
 	if r == (Request{}) {
 		last, err := i.o.Records.Imports.Get(ctx, repo.ID)
 		if err != nil {
@@ -233,7 +236,8 @@ func (i *Importer) loop() {
 		err := i.begin()
 		if err == nil && time.Since(checked) > abandoned {
 			checked = time.Now()
-			err = i.o.Records.Imports.Abandoned(i.ctx, checked.Add(-abandoned), string(Failed), "the server stopped before the import began")
+			err = i.o.Records.Imports.Abandoned(i.ctx, checked.Add(-abandoned), string(Failed),
+				"the server stopped before the import began")
 		}
 		if err != nil && !failing && i.ctx.Err() == nil {
 			i.o.Log.Warn("could not look for imports", zap.Error(err))

@@ -59,8 +59,9 @@ type node struct {
 	logs *observer.ObservedLogs
 }
 
-var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond, retry: 10 * time.Millisecond,
-	slow: time.Minute, count: time.Minute}
+var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond,
+	retry: 10 * time.Millisecond,
+	slow:  time.Minute, count: time.Minute}
 
 // openNode opens a node with the database and the objects in a directory. It waits only short times between its steps.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {
@@ -79,11 +80,13 @@ func openNodeAt(url, dir, name string, o Options, log *zap.Logger) (node, error)
 	if err != nil {
 		return node{}, err
 	}
-	set, err := replica.Open(replica.Options{Dir: filepath.Join(dir, name, "replicas"), Records: db, Objects: store, Memory: testMemory})
+	set, err := replica.Open(replica.Options{Dir: filepath.Join(dir, name, "replicas"), Records: db, Objects: store,
+		Memory: testMemory})
 	if err != nil {
 		return node{}, err
 	}
-	o.Account, o.Records, o.Replicas, o.Scratch, o.AllowHTTP, o.Log = "acc", db, set, filepath.Join(dir, name, "scratch"), true, log
+	o.Account, o.Records, o.Replicas, o.Scratch, o.AllowHTTP, o.Log = "acc", db, set,
+		filepath.Join(dir, name, "scratch"), true, log
 	o.Secrets = filepath.Join(dir, "secrets")
 	o.AllowPrivate = !strings.HasPrefix(name, "public")
 	i, err := start(o, quick)
@@ -238,7 +241,8 @@ func newUpstream(t *testing.T, f object.Format) upstream {
 
 func (u upstream) commit(t *testing.T, branch string) string {
 	t.Helper()
-	id, err := u.repo.Commit(branch, map[string]gittest.File{branch: {Data: []byte(strings.Repeat(time.Now().String(), 100))}}, branch)
+	id, err := u.repo.Commit(branch,
+		map[string]gittest.File{branch: {Data: []byte(strings.Repeat(time.Now().String(), 100))}}, branch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +293,8 @@ func TestAnImportIsACopy(t *testing.T) {
 				t.Errorf("status %+v, pack has %d bytes", s, snap.Packs[0].Bytes)
 			}
 			types, bodies := n.types(t)
-			if !slices.Equal(types, []string{"imported"}) || !strings.Contains(bodies[0], `"sourceUrl":"`+u.url+`","branch":"trunk"`) ||
+			if !slices.Equal(types, []string{"imported"}) ||
+				!strings.Contains(bodies[0], `"sourceUrl":"`+u.url+`","branch":"trunk"`) ||
 				!json.Valid([]byte(bodies[0])) {
 				t.Errorf("events %v %v", types, bodies)
 			}
@@ -329,7 +334,8 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	main, quiet := before[head("main")], before[head("quiet")]
 	zero := strings.Repeat("0", 40)
 	_, err = n.db.Repos.Push(t.Context(), records.Push{RepoID: r.ID, Updates: []records.RefUpdate{
-		{Name: head("ours"), Old: before[head("ours")], New: main}, {Name: head("both"), Old: before[head("both")], New: main},
+		{Name: head("ours"), Old: before[head("ours")], New: main},
+		{Name: head("both"), Old: before[head("both")], New: main},
 		{Name: head("local"), Old: zero, New: quiet}, {Name: head("oursgone"), Old: before[head("oursgone")], New: zero},
 	}})
 	if err != nil {
@@ -348,7 +354,8 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	want := map[string]string{
-		head("main"): added, head("forced"): quiet, head("ours"): main, head("both"): main, head("quiet"): quiet, head("local"): quiet,
+		head("main"): added, head("forced"): quiet, head("ours"): main, head("both"): main, head("quiet"): quiet,
+		head("local"): quiet,
 		head("fresh"): fresh,
 	}
 	if got := n.refs(t, r.ID); !maps.Equal(got, want) {
@@ -357,7 +364,8 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	n.fsck(t, r.ID)
 	types, bodies := n.types(t)
 	slices.Sort(types)
-	if !slices.Equal(types, []string{"imported", "imported", "imported", "pushed", "pushed", "pushed", "pushed", "pushed"}) {
+	if !slices.Equal(types, []string{"imported", "imported", "imported", "pushed", "pushed", "pushed",
+		"pushed", "pushed"}) {
 		t.Errorf("events %v", types)
 	}
 	if !slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, `"commits":[{"id":"`+added+`"`) }) {
@@ -419,13 +427,16 @@ func TestHTTPSIsVerified(t *testing.T) {
 	defer secure.Close()
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	ca := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	remote := secure.URL + at.Path
-	secretFile(t, dir, "good", "https://"+url.UserPassword("me", password).String()+"@"+strings.TrimPrefix(secure.URL, "https://"))
+	secretFile(t, dir, "good", "https://"+url.UserPassword("me", password).String()+"@"+
+		strings.TrimPrefix(secure.URL, "https://"))
 	strict := newNode(t, dir, "strict", Options{})
-	if _, err := strict.Check(t.Context(), Request{URL: remote, Namespace: "ns", Secret: "good"}); !errors.Is(err, ErrUnavailable) {
+	if _, err := strict.Check(t.Context(), Request{URL: remote, Namespace: "ns", Secret: "good"}); !errors.Is(err,
+		ErrUnavailable) {
 		t.Errorf("with an unknown certificate: got %v, want ErrUnavailable", err)
 	}
 	strict.Close()
@@ -461,11 +472,14 @@ func TestPrivateRepositories(t *testing.T) {
 	u.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "me", Pass: password})
 	n := newNode(t, dir, "n", Options{})
 	at, _ := url.Parse(u.url)
-	secretFile(t, dir, "good", "# comment\nhttp://x:y@other.example\n"+"http://"+url.UserPassword("me", password).String()+"@"+at.Host+"\n")
+	secretFile(t, dir, "good", "# comment\nhttp://x:y@other.example\n"+"http://"+url.UserPassword("me", password).String()+
+		"@"+at.Host+"\n")
 	secretFile(t, dir, "bad", "http://me:wrong@"+at.Host+"\n")
 	secretFile(t, dir, "elsewhere", "http://me:wrong@other.example\n")
-	for secret, want := range map[string]error{"": ErrAuth, "bad": ErrAuth, "elsewhere": ErrAuth, "missing": ErrAuth, "../ns/good": ErrAuth, "good": nil} {
-		if _, err := n.Check(t.Context(), Request{URL: u.url, Namespace: "ns", Secret: secret}); !errors.Is(err, want) || want == nil && err != nil {
+	for secret, want := range map[string]error{"": ErrAuth, "bad": ErrAuth, "elsewhere": ErrAuth, "missing": ErrAuth,
+		"../ns/good": ErrAuth, "good": nil} {
+		if _, err := n.Check(t.Context(), Request{URL: u.url, Namespace: "ns", Secret: secret}); !errors.Is(err, want) ||
+			want == nil && err != nil {
 			t.Errorf("with the secret %q: got %v, want %v", secret, err, want)
 		}
 	}
@@ -509,10 +523,14 @@ func TestBadURLsAreRefused(t *testing.T) {
 	n, public := newNode(t, dir, "n", Options{}), newNode(t, dir, "public", Options{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("/page/info/refs", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>") })
-	mux.HandleFunc("/forbidden/info/refs", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "", http.StatusForbidden) })
-	mux.HandleFunc("/down/info/refs", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) })
-	mux.HandleFunc("/loop/info/refs", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) })
-	mux.HandleFunc("/out/info/refs", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) })
+	mux.HandleFunc("/forbidden/info/refs",
+		func(w http.ResponseWriter, r *http.Request) { http.Error(w, "", http.StatusForbidden) })
+	mux.HandleFunc("/down/info/refs",
+		func(w http.ResponseWriter, r *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) })
+	mux.HandleFunc("/loop/info/refs",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) })
+	mux.HandleFunc("/out/info/refs",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) })
 	mux.HandleFunc("/file/info/refs", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "file:///etc/info/refs", http.StatusFound)
 	})
@@ -529,16 +547,24 @@ func TestBadURLsAreRefused(t *testing.T) {
 		node    node
 		want    error
 	}{
-		{Request{URL: ""}, n, ErrScheme}, {Request{URL: "http://example.com/r.git"}, n, ErrScheme}, {Request{URL: "file:///etc"}, n, ErrScheme},
+		{Request{URL: ""}, n, ErrScheme}, {Request{URL: "http://example.com/r.git"}, n, ErrScheme},
+		{Request{URL: "file:///etc"}, n, ErrScheme},
 		{Request{URL: "ssh://git@example.com/r"}, n, ErrScheme}, {Request{URL: "https://me:pw@example.com/r"}, n, ErrScheme},
-		{Request{URL: "https:///r"}, n, ErrScheme}, {Request{URL: "https://example.com/r?x"}, n, ErrScheme}, {Request{URL: "-ohttps://x"}, n, ErrScheme},
-		{Request{URL: "ext::sh -c id"}, n, ErrScheme}, {Request{URL: "https://example.com/" + strings.Repeat("x", 3000)}, n, ErrScheme},
-		{Request{URL: "https://127.0.0.1:1/r"}, public, egress.ErrPrivate}, {Request{URL: "https://169.254.169.254/latest"}, public, egress.ErrPrivate},
+		{Request{URL: "https:///r"}, n, ErrScheme}, {Request{URL: "https://example.com/r?x"}, n, ErrScheme},
+		{Request{URL: "-ohttps://x"}, n, ErrScheme},
+		{Request{URL: "ext::sh -c id"}, n, ErrScheme},
+		{Request{URL: "https://example.com/" + strings.Repeat("x", 3000)}, n, ErrScheme},
+		{Request{URL: "https://127.0.0.1:1/r"}, public, egress.ErrPrivate},
+		{Request{URL: "https://169.254.169.254/latest"}, public, egress.ErrPrivate},
 		{Request{URL: "https://[::1]/r"}, public, ErrNotGit}, {Request{URL: "https://127.0.0.1:1/r"}, n, ErrUnavailable},
-		{Request{URL: u.URL("missing.git")}, n, ErrNotGit}, {Request{URL: web.URL + "/page"}, n, ErrNotGit}, {Request{URL: web.URL + "/nothing"}, n, ErrNotGit},
-		{Request{URL: web.URL + "/forbidden"}, n, ErrAuth}, {Request{URL: web.URL + "/down"}, n, ErrUnavailable}, {Request{URL: web.URL + "/loop"}, n, ErrNotGit},
-		{Request{URL: web.URL + "/out"}, n, ErrNotGit}, {Request{URL: web.URL + "/file"}, n, ErrNotGit}, {Request{URL: web.URL + "/empty"}, n, ErrNotGit},
-		{Request{URL: u.url, Branch: "missing"}, n, ErrBranch}, {Request{URL: u.url, Branch: "a..b"}, n, ErrBranch}, {Request{URL: u.url, Depth: -1}, n, ErrDepth},
+		{Request{URL: u.URL("missing.git")}, n, ErrNotGit}, {Request{URL: web.URL + "/page"}, n, ErrNotGit},
+		{Request{URL: web.URL + "/nothing"}, n, ErrNotGit},
+		{Request{URL: web.URL + "/forbidden"}, n, ErrAuth}, {Request{URL: web.URL + "/down"}, n, ErrUnavailable},
+		{Request{URL: web.URL + "/loop"}, n, ErrNotGit},
+		{Request{URL: web.URL + "/out"}, n, ErrNotGit}, {Request{URL: web.URL + "/file"}, n, ErrNotGit},
+		{Request{URL: web.URL + "/empty"}, n, ErrNotGit},
+		{Request{URL: u.url, Branch: "missing"}, n, ErrBranch}, {Request{URL: u.url, Branch: "a..b"}, n, ErrBranch},
+		{Request{URL: u.url, Depth: -1}, n, ErrDepth},
 		{Request{URL: u.url, Branch: "main"}, n, nil}, {Request{URL: web.URL + "/moved"}, n, nil},
 	} {
 		if _, err := c.node.Check(t.Context(), c.request); !errors.Is(err, c.want) || c.want == nil && err != nil {
@@ -550,7 +576,8 @@ func TestBadURLsAreRefused(t *testing.T) {
 	public.Close() // otherwise this node would run the import
 	r := n.create(t, "r", "sha1")
 	n.succeed(t, r, Request{URL: web.URL + "/moved"})
-	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}, records.Cause{}); !errors.Is(err, records.ErrNotFound) {
+	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}, records.Cause{}); !errors.Is(err,
+		records.ErrNotFound) {
 		t.Errorf("repeat an import that never was: %v", err)
 	}
 }
@@ -561,7 +588,8 @@ func TestGitCannotReachPrivateAddresses(t *testing.T) {
 	u := newUpstream(t, object.SHA1)
 	u.commit(t, "main")
 	n := newNode(t, t.TempDir(), "public", Options{})
-	a := &attempt{Importer: n.Importer, m: &records.Import{RepoID: "x"}, dir: filepath.Join(t.TempDir(), "g"), repo: records.Repo{ObjectFormat: "sha1"}}
+	a := &attempt{Importer: n.Importer, m: &records.Import{RepoID: "x"}, dir: filepath.Join(t.TempDir(), "g"),
+		repo: records.Repo{ObjectFormat: "sha1"}}
 	base := t.TempDir()
 	gittest.Must(t, base, "init", "-q", "--bare", ".")
 	if err := os.WriteFile(filepath.Join(base, "packed-refs"), nil, 0o600); err != nil {
@@ -607,7 +635,8 @@ func TestImportsAreLimited(t *testing.T) {
 		t.Errorf("import over the quota: %+v", s)
 	}
 	large := newUpstream(t, object.SHA1)
-	if _, err := large.repo.Commit("main", map[string]gittest.File{"f": {Data: []byte("f")}}, strings.Repeat("large ", 200_000)); err != nil {
+	if _, err := large.repo.Commit("main", map[string]gittest.File{"f": {Data: []byte("f")}},
+		strings.Repeat("large ", 200_000)); err != nil {
 		t.Fatal(err)
 	}
 	full.o.Quotas = nil

@@ -20,7 +20,8 @@ import (
 // TestALateAttemptChangesNothing delays the fetch of the first attempt, until another node has the lease and has
 // imported newer commits. The first node does not notice that it has lost the lease, and must change nothing.
 func TestALateAttemptChangesNothing(t *testing.T) {
-	for name, save := range map[string]time.Duration{"before it stores progress": time.Hour, "while it stores progress": quick.save} {
+	for name, save := range map[string]time.Duration{"before it stores progress": time.Hour,
+		"while it stores progress": quick.save} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			u := newUpstream(t, object.SHA1)

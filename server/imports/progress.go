@@ -13,8 +13,9 @@ import (
 // phases maps the titles of git's progress to the texts that are shown. Other titles are not shown, because the text
 // comes from the other server.
 var phases = map[string]string{
-	"Enumerating objects": "enumerating objects", "Counting objects": "counting objects", "Compressing objects": "compressing objects",
-	"Receiving objects": receiving, "Unpacking objects": receiving, "Resolving deltas": resolving,
+	"Enumerating objects": "enumerating objects", "Counting objects": "counting objects",
+	"Compressing objects": "compressing objects",
+	"Receiving objects":   receiving, "Unpacking objects": receiving, "Resolving deltas": resolving,
 	"Checking connectivity": "checking connectivity",
 }
 

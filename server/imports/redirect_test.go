@@ -51,7 +51,8 @@ func TestCredentialsStayWithTheirLine(t *testing.T) {
 	elsewhere := got.serve(t, "elsewhere", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, u.url+infoRefs+"?"+r.URL.RawQuery, http.StatusFound)
 	})
-	moves := map[string]string{"/team/port": elsewhere + "/team/port", "/team/out": "/other/private", "/team/in": "/team/new", "/team/back": "/other/in",
+	moves := map[string]string{"/team/port": elsewhere + "/team/port", "/team/out": "/other/private",
+		"/team/in": "/team/new", "/team/back": "/other/in",
 		"/other/in": "/team/new", "/team/dots": "/team/%2e%2e/other/private"}
 	home := got.serve(t, "home", func(w http.ResponseWriter, r *http.Request) {
 		to, moved := moves[strings.TrimSuffix(r.URL.Path, infoRefs)]

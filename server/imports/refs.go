@@ -23,7 +23,8 @@ var mirrored = []string{headsPrefix, "refs/tags/", "refs/notes/", "refs/afs/"}
 // claims are the prefixes of the refs below mirrored that an import does not copy. This server has not checked who made
 // the policy, the approvals, the annotations and the cache entries, and who holds the locks. The trash has copies of
 // them.
-var claims = []string{approval.PolicyRef, approval.Prefix, session.AnnotationsRef(""), session.EntryPrefix, locks.Ref, thin.TrashPrefix}
+var claims = []string{approval.PolicyRef, approval.Prefix, session.AnnotationsRef(""), session.EntryPrefix, locks.Ref,
+	thin.TrashPrefix}
 
 // refspecs returns the arguments of git fetch for an import of all refs, or of one branch if branch is not "".
 func refspecs(branch string) []string {
@@ -48,7 +49,8 @@ func covers(branch, name string) bool {
 	if branch != "" {
 		return name == headsPrefix+branch
 	}
-	if slices.ContainsFunc(claims, func(p string) bool { return name == p || strings.HasSuffix(p, "/") && strings.HasPrefix(name, p) }) {
+	if slices.ContainsFunc(claims,
+		func(p string) bool { return name == p || strings.HasSuffix(p, "/") && strings.HasPrefix(name, p) }) {
 		return false
 	}
 	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })

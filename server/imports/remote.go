@@ -43,13 +43,15 @@ func (i *Importer) valid(r Request) (*url.URL, error) {
 	return u, nil
 }
 
-// parseURL returns the URL of a repository without a slash at the end. If allowHTTP is true, http is allowed for the loopback address.
+// parseURL returns the URL of a repository without a slash at the end. If allowHTTP is true, http is allowed for the
+// loopback address.
 func parseURL(text string, allowHTTP bool) (*url.URL, error) {
 	if len(text) > maxURL || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) {
 		return nil, ErrScheme
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" ||
+		u.Opaque != "" {
 		// the error of package url is not used, because it contains the URL, which may contain a password
 		return nil, ErrScheme
 	}

@@ -152,7 +152,8 @@ func (a *attempt) run(ctx context.Context) (err error) {
 // prepare creates a git directory that has the objects of the git directory base as alternates. It has the refs of base
 // below the prefix haves, so that git fetches only new objects.
 func (a *attempt) prepare(ctx context.Context, base string) error {
-	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat, a.dir); err != nil {
+	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat,
+		a.dir); err != nil {
 		return err
 	}
 	have, err := filepath.Glob(filepath.Join(base, "objects", "pack", "*.idx"))
@@ -164,7 +165,8 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 	if err := os.MkdirAll(info, 0o700); err != nil {
 		return objects.Classify(err)
 	}
-	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(filepath.Join(base, "objects")+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(filepath.Join(base, "objects")+"\n"),
+		0o600); err != nil {
 		return objects.Classify(err)
 	}
 	refs, err := os.ReadFile(filepath.Join(base, "packed-refs"))
@@ -185,15 +187,19 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 // haves is the prefix of the refs of the repository in the git directory of an attempt.
 const haves = "refs/haves/"
 
-// settings are the settings of git for imports. As for pushes, fsck accepts some invalid objects that old versions of git have written
-// into many repositories.
+// settings are the settings of git for imports. As for pushes, fsck accepts some invalid objects that old versions of
+// git have written into many repositories.
 var settings = [][2]string{
-	{"protocol.version", "2"}, {"http.followRedirects", "false"}, {"http.proxyAuthMethod", "basic"}, {"http.lowSpeedLimit", "100"},
-	{"http.lowSpeedTime", "60"}, {"credential.helper", ""}, {"transfer.bundleURI", "false"}, {"transfer.credentialsInUrl", "die"},
+	{"protocol.version", "2"}, {"http.followRedirects", "false"}, {"http.proxyAuthMethod", "basic"},
+	{"http.lowSpeedLimit", "100"},
+	{"http.lowSpeedTime", "60"}, {"credential.helper", ""}, {"transfer.bundleURI", "false"},
+	{"transfer.credentialsInUrl", "die"},
 	{"fetch.unpackLimit", "1"}, {"fetch.fsckObjects", "true"}, {"fetch.fsck.badTimezone", "ignore"},
-	{"fetch.fsck.missingSpaceBeforeDate", "ignore"}, {"fetch.fsck.zeroPaddedFilemode", "ignore"}, {"fetch.writeCommitGraph", "false"},
+	{"fetch.fsck.missingSpaceBeforeDate", "ignore"}, {"fetch.fsck.zeroPaddedFilemode", "ignore"},
+	{"fetch.writeCommitGraph", "false"},
 	{"fetch.showForcedUpdates", "false"}, {"gc.auto", "0"}, {"maintenance.auto", "false"}, {"core.fsync", "none"},
-	{"core.bigFileThreshold", "64m"}, {"core.packedGitLimit", "256m"}, {"core.deltaBaseCacheLimit", "32m"}, {"pack.threads", "2"},
+	{"core.bigFileThreshold", "64m"}, {"core.packedGitLimit", "256m"}, {"core.deltaBaseCacheLimit", "32m"},
+	{"pack.threads", "2"},
 	{"pack.windowMemory", "64m"}, {"pack.writeReverseIndex", "true"},
 }
 
@@ -379,7 +385,8 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	}
 	for n, err := range results {
 		if err != nil {
-			a.o.Log.Info("a ref was changed during an import and stays as it is", zap.String("ref", changes[n].Name), zap.Error(err))
+			a.o.Log.Info("a ref was changed during an import and stays as it is", zap.String("ref", changes[n].Name),
+				zap.Error(err))
 		}
 	}
 	*a.m = done

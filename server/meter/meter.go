@@ -1,10 +1,10 @@
-// Package meter records what a server does: the usage of each repository for billing, the audit log of reads, and metrics in the
-// text format of Prometheus.
+// Package meter records what a server does: the usage of each repository for billing, the audit log of reads, and
+// metrics in the text format of Prometheus.
 //
-// Usage and audit entries are collected in memory and written each second and when the Meter is closed, so a read costs no
-// transaction. A process that is killed loses the last second of them; changes write their audit entries in their own transactions
-// (package records) and lose none. While the database is away, entries are kept up to a limit; those beyond it are counted in the
-// metrics as dropped.
+// Usage and audit entries are collected in memory and written each second and when the Meter is closed, so a read costs
+// no transaction. A process that is killed loses the last second of them; changes write their audit entries in their
+// own transactions (package records) and lose none. While the database is away, entries are kept up to a limit; those
+// beyond it are counted in the metrics as dropped.
 //
 // Metrics have no label for a repository, a namespace or a token, because there can be millions of them.
 package meter
@@ -191,8 +191,8 @@ func (m *Meter) run(every time.Duration) {
 	}
 }
 
-// flush writes the collected counters and entries. Those that cannot be written are kept for the next call. If the result of a
-// transaction is unknown, its rows may be counted twice rather than lost.
+// flush writes the collected counters and entries. Those that cannot be written are kept for the next call. If the
+// result of a transaction is unknown, its rows may be counted twice rather than lost.
 func (m *Meter) flush(ctx context.Context) error {
 	m.mu.Lock()
 	if rest, ok := m.refused.rest(m.now(), m.closed); ok {
@@ -250,8 +250,8 @@ type auditLine struct {
 	Detail  string    `json:"detail,omitempty"`
 }
 
-// Export writes up to limit audit entries with a larger number than after, one JSON object on each line. A client continues with the
-// number of the last line. A limit of 0 means all.
+// Export writes up to limit audit entries with a larger number than after, one JSON object on each line. A client
+// continues with the number of the last line. A limit of 0 means all.
 func Export(ctx context.Context, w io.Writer, store AuditStore, after int64, limit int) error {
 	out := json.NewEncoder(w)
 	for left := limit; limit == 0 || left > 0; {
@@ -265,7 +265,8 @@ func Export(ctx context.Context, w io.Writer, store AuditStore, after int64, lim
 		}
 		for _, e := range page {
 			c := e.Cause
-			err := out.Encode(auditLine{e.Seq, e.Time.UTC(), c.TokenID, c.Actor, c.Remote, c.Method, c.Target, e.Result, e.Detail})
+			err := out.Encode(auditLine{e.Seq, e.Time.UTC(), c.TokenID, c.Actor, c.Remote, c.Method, c.Target,
+				e.Result, e.Detail})
 			if err != nil {
 				return err
 			}

@@ -145,7 +145,8 @@ func TestEntriesSurviveAnAbsentDatabase(t *testing.T) {
 	m.Close()
 	k := records.UsageRow{Day: "2026-02-03", Namespace: "n", RepoID: "a", Operation: "push"}
 	if db.counts[k] != 2 || db.rows[k] != 11 || len(db.entries) != maxEntries || db.entries[0].Result != 1 {
-		t.Errorf("stored %d pushes of %d bytes and %d entries, want 2 of 11 and %d", db.counts[k], db.rows[k], len(db.entries), maxEntries)
+		t.Errorf("stored %d pushes of %d bytes and %d entries, want 2 of 11 and %d", db.counts[k], db.rows[k],
+			len(db.entries), maxEntries)
 	}
 }
 
@@ -153,7 +154,9 @@ func TestAuditIsExportedInParts(t *testing.T) {
 	db := newMemory()
 	store := audit{db}
 	for i := range batch + 7 {
-		store.Add(t.Context(), []records.AuditEntry{{Time: day, Cause: records.Cause{TokenID: "t", Method: "GET", Target: fmt.Sprint("/", i)}, Result: 200}})
+		store.Add(t.Context(),
+			[]records.AuditEntry{{Time: day, Cause: records.Cause{TokenID: "t", Method: "GET", Target: fmt.Sprint("/", i)},
+				Result: 200}})
 	}
 	var b bytes.Buffer
 	if err := Export(t.Context(), &b, store, 0, 0); err != nil || bytes.Count(b.Bytes(), []byte("\n")) != batch+7 {
@@ -164,7 +167,9 @@ func TestAuditIsExportedInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	want := fmt.Sprintf(`{"seq":%d,"time":"2026-02-03T23:59:00Z","token_id":"t","method":"GET","target":"/%d","result":200}`, batch+3, batch+2)
+	want :=
+		fmt.Sprintf(`{"seq":%d,"time":"2026-02-03T23:59:00Z","token_id":"t","method":"GET","target":"/%d","result":200}`,
+			batch+3, batch+2)
 	if len(lines) != 3 || lines[0] != want {
 		t.Errorf("got %q, want 3 lines that begin with %s", lines, want)
 	}
@@ -233,14 +238,20 @@ func TestRequestsAreMeasured(t *testing.T) {
 		labels []string
 		value  float64
 	}{
-		{"requests_total", []string{"class", "git-refs", "status", "2xx"}, 1}, {"requests_total", []string{"class", "git-fetch"}, 1},
-		{"requests_total", []string{"class", "git-push"}, 1}, {"requests_total", []string{"class", "rest-read", "status", "4xx"}, 1},
+		{"requests_total", []string{"class", "git-refs", "status", "2xx"}, 1},
+		{"requests_total", []string{"class", "git-fetch"}, 1},
+		{"requests_total", []string{"class", "git-push"}, 1},
+		{"requests_total", []string{"class", "rest-read", "status", "4xx"}, 1},
 		{"requests_total", []string{"class", "rest-write"}, 1}, {"requests_total", []string{"class", "other"}, 1},
-		{"requests_open", []string{"class", "events"}, 1}, {"request_duration_seconds_count", []string{"class", "git-fetch"}, 1},
+		{"requests_open", []string{"class", "events"}, 1},
+		{"request_duration_seconds_count", []string{"class", "git-fetch"}, 1},
 		{"http_bytes_total", []string{"direction", "in"}, 9}, {"http_bytes_total", []string{"direction", "out"}, 23},
-		{"git_processes", []string{"command", "receive-pack"}, 1}, {"git_failures_total", []string{"command", "upload-pack"}, 1},
-		{"git_duration_seconds_count", []string{"command", "upload-pack"}, 2}, {"ref_updates_total", []string{"result", "made"}, 2},
-		{"object_store_failures_total", []string{"operation", "put"}, 1}, {"object_store_duration_seconds_count", []string{"operation", "get"}, 1},
+		{"git_processes", []string{"command", "receive-pack"}, 1},
+		{"git_failures_total", []string{"command", "upload-pack"}, 1},
+		{"git_duration_seconds_count", []string{"command", "upload-pack"}, 2},
+		{"ref_updates_total", []string{"result", "made"}, 2},
+		{"object_store_failures_total", []string{"operation", "put"}, 1},
+		{"object_store_duration_seconds_count", []string{"operation", "get"}, 1},
 	} {
 		if got, ok := metricstest.Value(all, p+c.name, c.labels...); !ok || got != c.value {
 			t.Errorf("%s%q = %v, want %v", c.name, c.labels, got, c.value)
@@ -277,7 +288,9 @@ func FuzzAuditExport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token, actor, method, target, detail string) {
 		db := newMemory()
 		store := audit{db}
-		store.Add(t.Context(), []records.AuditEntry{{Time: day, Cause: records.Cause{TokenID: token, Actor: actor, Method: method, Target: target}, Detail: detail}})
+		store.Add(t.Context(),
+			[]records.AuditEntry{{Time: day, Cause: records.Cause{TokenID: token, Actor: actor, Method: method, Target: target},
+				Detail: detail}})
 		var b bytes.Buffer
 		if err := Export(t.Context(), &b, store, 0, 0); err != nil {
 			t.Fatal(err)

@@ -76,7 +76,8 @@ func (m *Meter) Refs(made, refused int) {
 	m.m.refs[1].Add(int64(refused))
 }
 
-// Register adds a function that writes families of another package. It is called for each request of the metrics and must not block.
+// Register adds a function that writes families of another package. It is called for each request of the metrics and
+// must not block.
 func (m *Meter) Register(write func(w *metrics.Writer)) {
 	if m == nil {
 		return
@@ -101,7 +102,8 @@ func (m *Meter) Write(_ context.Context, out io.Writer) error {
 	for c := range classes {
 		w.Sample(float64(s.open[c].Load()), label("class", c.String()))
 	}
-	w.Family("artifactfs_server_requests_total", metrics.Counter, "Requests that were answered, by class and by status (2xx, 4xx, ...).")
+	w.Family("artifactfs_server_requests_total", metrics.Counter,
+		"Requests that were answered, by class and by status (2xx, 4xx, ...).")
 	for c := range classes {
 		for i := range s.answers[c] {
 			if n := s.answers[c][i].Load(); n > 0 {
@@ -109,7 +111,8 @@ func (m *Meter) Write(_ context.Context, out io.Writer) error {
 			}
 		}
 	}
-	w.Family("artifactfs_server_request_duration_seconds", metrics.Histograms, "Duration of requests until the answer was complete, by class.")
+	w.Family("artifactfs_server_request_duration_seconds", metrics.Histograms,
+		"Duration of requests until the answer was complete, by class.")
 	for c := range classes {
 		if c != eventStream {
 			w.Histogram(&s.durations[c], label("class", c.String()))
@@ -126,11 +129,13 @@ func (m *Meter) Write(_ context.Context, out io.Writer) error {
 	w.Sample(float64(s.auditDropped.Load()), label("what", "audit"))
 	w.Sample(float64(s.usageDropped.Load()), label("what", "usage"))
 	m.writeGit(w)
-	w.Family("artifactfs_server_object_store_duration_seconds", metrics.Histograms, "Duration of operations of the object store.")
+	w.Family("artifactfs_server_object_store_duration_seconds", metrics.Histograms,
+		"Duration of operations of the object store.")
 	for op := range s.store {
 		w.Histogram(&s.store[op].duration, label("operation", storeOps[op]))
 	}
-	w.Family("artifactfs_server_object_store_failures_total", metrics.Counter, "Operations of the object store that failed.")
+	w.Family("artifactfs_server_object_store_failures_total", metrics.Counter,
+		"Operations of the object store that failed.")
 	for op := range s.store {
 		w.Sample(float64(s.store[op].failed.Load()), label("operation", storeOps[op]))
 	}

@@ -13,8 +13,9 @@ const (
 	maxUnproved = 256 // bytes of a path in such an entry
 )
 
-// refused limits the audit entries of requests without a valid token, which anyone can send: the first ones of each minute are entries,
-// and the others are counted in one more. git asks without a token first, so such requests are also part of most fetches and pushes.
+// refused limits the audit entries of requests without a valid token, which anyone can send: the first ones of each
+// minute are entries, and the others are counted in one more. git asks without a token first, so such requests are also
+// part of most fetches and pushes.
 type refused struct {
 	begin   time.Time // of the present minute
 	entries int
@@ -35,7 +36,8 @@ func (r *refused) add(e records.AuditEntry) bool {
 	return false
 }
 
-// rest ends the minute if it is over, or if there is no later call. It returns the entry about the requests that got none.
+// rest ends the minute if it is over, or if there is no later call. It returns the entry about the requests that got
+// none.
 func (r *refused) rest(now time.Time, end bool) (rest records.AuditEntry, ok bool) {
 	if age := now.Sub(r.begin); age >= 0 && age < refusedTime && !end {
 		return rest, false

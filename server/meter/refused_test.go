@@ -19,7 +19,8 @@ func TestRefusedRequestsAreLimited(t *testing.T) {
 	m := start(db, audit{db}, zap.NewNop(), func() time.Time { return now }, time.Hour)
 	flood := func(n int) {
 		for i := range n {
-			m.Audit(records.AuditEntry{Cause: records.Cause{Method: "GET", Target: fmt.Sprint("/v1/api/namespaces/", i, strings.Repeat("A", 60<<10))},
+			m.Audit(records.AuditEntry{Cause: records.Cause{Method: "GET",
+				Target: fmt.Sprint("/v1/api/namespaces/", i, strings.Repeat("A", 60<<10))},
 				Result: http.StatusUnauthorized})
 		}
 	}

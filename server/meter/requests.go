@@ -56,7 +56,8 @@ func classify(r *http.Request) class {
 			return gitPush
 		}
 		return gitRefs
-	case strings.HasPrefix(path, "/client/v4/"), strings.HasPrefix(path, "/v1/api/"), strings.HasPrefix(path, "/artifactfs/v1/"):
+	case strings.HasPrefix(path, "/client/v4/"), strings.HasPrefix(path, "/v1/api/"),
+		strings.HasPrefix(path, "/artifactfs/v1/"):
 		if strings.HasSuffix(path, "/events") {
 			return eventStream
 		}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// detached is an http.RoundTripper that does not read the body of a request that has failed any more after RoundTrip has returned.
-// http.Transport may still read it, while minio-go already rewinds the same reader for the next attempt.
+// detached is an http.RoundTripper that does not read the body of a request that has failed any more after RoundTrip
+// has returned. http.Transport may still read it, while minio-go already rewinds the same reader for the next attempt.
 type detached struct{ transport *http.Transport }
 
 // RoundTrip implements http.RoundTripper.

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Dir is a Store in a directory. Files are hard links where possible, so that the argument of Put, the stored file and the results of
-// Get share their disk space.
+// Dir is a Store in a directory. Files are hard links where possible, so that the argument of Put, the stored file and
+// the results of Get share their disk space.
 type Dir struct {
 	fs   disk.FS
 	root string
@@ -42,8 +42,8 @@ func openDir(on disk.FS, dir string) (*Dir, error) {
 	return d, nil
 }
 
-// resolve follows the symbolic links in a path, whose last directories need not exist. The store, or a directory above it, can be a
-// link: to another disk, or because systemd makes one for a service with DynamicUser.
+// resolve follows the symbolic links in a path, whose last directories need not exist. The store, or a directory above
+// it, can be a link: to another disk, or because systemd makes one for a service with DynamicUser.
 func resolve(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real
@@ -55,8 +55,8 @@ func resolve(dir string) string {
 	return filepath.Join(resolve(parent), filepath.Base(dir))
 }
 
-// makeDir creates a directory and its missing parents. It syncs the names of the directories that it creates, and of all within the
-// store, to disk. Directories above the store that exist already are not synced.
+// makeDir creates a directory and its missing parents. It syncs the names of the directories that it creates, and of
+// all within the store, to disk. Directories above the store that exist already are not synced.
 func (d *Dir) makeDir(dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,8 +90,8 @@ func (d *Dir) makeDirLocked(dir string) error {
 	return nil
 }
 
-// Put implements Store. The order is: contents to disk, then the name, then the directory. So a name never leads to contents that
-// a power cut has lost.
+// Put implements Store. The order is: contents to disk, then the name, then the directory. So a name never leads to
+// contents that a power cut has lost.
 func (d *Dir) Put(ctx context.Context, key, path string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -140,14 +140,15 @@ func (d *Dir) Get(ctx context.Context, key, path string) error {
 	return nil
 }
 
-// linkOrCopy creates the file to as a hard link or a copy of from. A file that exists already is complete, and a copy of the same
-// file, because a key is never used again.
+// linkOrCopy creates the file to as a hard link or a copy of from. A file that exists already is complete, and a copy
+// of the same file, because a key is never used again.
 func (d *Dir) linkOrCopy(from, to string, sync func(disk.File) error) error {
 	err := d.fs.Link(from, to)
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return d.compareSizes(from, to)
-	case errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.EMLINK), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EOPNOTSUPP):
+	case errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.EMLINK), errors.Is(err, syscall.EPERM),
+		errors.Is(err, syscall.EOPNOTSUPP):
 		return d.copyFile(from, to, sync)
 	}
 	return err
@@ -220,7 +221,8 @@ func Classify(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.ESTALE), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.ESTALE), errors.Is(err, syscall.ETIMEDOUT),
+		errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err

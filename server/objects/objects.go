@@ -1,5 +1,5 @@
-// Package objects stores the files of packs: in a directory, or in a bucket of an S3 service. A file is written once under a key
-// that is never used again, and never changes. The two implementations pass the same tests.
+// Package objects stores the files of packs: in a directory, or in a bucket of an S3 service. A file is written once
+// under a key that is never used again, and never changes. The two implementations pass the same tests.
 package objects
 
 import (
@@ -19,14 +19,15 @@ var (
 	ErrFull = errors.New("object store is full")
 )
 
-// Store stores files under keys. A key consists of components of letters, digits, '-' and '.', which are separated by slashes.
-// The methods may be called from any goroutine.
+// Store stores files under keys. A key consists of components of letters, digits, '-' and '.', which are separated by
+// slashes. The methods may be called from any goroutine.
 type Store interface {
-	// Put stores a copy of the file at path, which is not empty and does not change any more. When it returns nil, the file
-	// survives a power cut. A Put that failed may be repeated with the same file.
+	// Put stores a copy of the file at path, which is not empty and does not change any more. When it returns nil, the
+	// file survives a power cut. A Put that failed may be repeated with the same file.
 	Put(ctx context.Context, key, path string) error
-	// Get creates the file at path with the stored contents. A file at path never has incomplete contents. If there is a file at
-	// path already, it must have the same contents. A process that dies may leave a file with the suffix ".tmp" beside path.
+	// Get creates the file at path with the stored contents. A file at path never has incomplete contents. If there is a
+	// file at path already, it must have the same contents. A process that dies may leave a file with the suffix ".tmp"
+	// beside path.
 	Get(ctx context.Context, key, path string) error
 	// Delete removes the file. It returns nil if there is none.
 	Delete(ctx context.Context, key string) error

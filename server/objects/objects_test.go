@@ -70,7 +70,8 @@ func suite(t *testing.T, s Store) {
 		t.Errorf("Put of a missing file: got %v", err)
 	}
 	for _, key := range []string{"", "/", "a//b", "../a", "a/../b", ".tmp", "a/", "a b", "a\x00", "ü"} {
-		if s.Put(ctx, key, write("x"+rand.Text(), nil)) == nil || s.Get(ctx, key, filepath.Join(dir, "y")) == nil || s.Delete(ctx, key) == nil {
+		if s.Put(ctx, key, write("x"+rand.Text(), nil)) == nil || s.Get(ctx, key, filepath.Join(dir, "y")) == nil ||
+			s.Delete(ctx, key) == nil {
 			t.Errorf("key %q was accepted", key)
 		}
 	}
@@ -226,7 +227,8 @@ func TestDirSurvivesPowerCuts(t *testing.T) {
 					err = f.During(func() error { return s.Put(t.Context(), key, path) })
 					if err == nil {
 						stored[key] = text
-					} else if want := map[error]error{syscall.ENOSPC: ErrFull, syscall.EIO: ErrUnavailable}[errno]; !errors.Is(err, want) {
+					} else if want := map[error]error{syscall.ENOSPC: ErrFull, syscall.EIO: ErrUnavailable}[errno]; !errors.Is(err,
+						want) {
 						t.Errorf("Put failed with %v, want %v", err, want)
 					}
 				}

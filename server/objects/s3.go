@@ -36,10 +36,10 @@ type S3 struct {
 
 var _ Store = (*S3)(nil)
 
-// openS3 returns the store at s3://BUCKET/PREFIX. The query parameters endpoint (such as http://127.0.0.1:9000) and region take
-// precedence over the variables AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION. Credentials come from
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, from ~/.aws/credentials, or from the role of the host. openS3
-// does not connect to the service; Ready does.
+// openS3 returns the store at s3://BUCKET/PREFIX. The query parameters endpoint (such as http://127.0.0.1:9000) and
+// region take precedence over the variables AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION.
+// Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, from ~/.aws/credentials, or
+// from the role of the host. openS3 does not connect to the service; Ready does.
 func openS3(location string) (*S3, error) {
 	u, err := url.Parse(location)
 	if err != nil {
@@ -47,7 +47,8 @@ func openS3(location string) (*S3, error) {
 		return nil, errors.New("open object store: the URL is not valid: use s3://BUCKET/PREFIX")
 	}
 	if u.User != nil {
-		return nil, errors.New("open object store: the URL contains credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+		return nil,
+			errors.New("open object store: the URL contains credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
 	}
 	if u.Scheme != "s3" || u.Host == "" {
 		return nil, errors.New("open object store: the URL names no bucket: use s3://BUCKET/PREFIX")
@@ -65,7 +66,8 @@ func openS3(location string) (*S3, error) {
 		}
 		prefix += "/"
 	}
-	address := cmp.Or(query.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
+	address := cmp.Or(query.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"),
+		"https://s3.amazonaws.com")
 	endpoint, err := url.Parse(address)
 	if err != nil || endpoint.Host == "" || endpoint.User != nil || strings.Trim(endpoint.Path, "/") != "" {
 		return nil, errors.New("open object store: the endpoint is not of the form http://HOST:PORT")
@@ -105,8 +107,8 @@ func (s *S3) put(ctx context.Context, key, path string, absent bool) error {
 	if err != nil {
 		return fmt.Errorf("store object %s: %w", key, err)
 	}
-	// The service compares the MD5, and refuses an upload that was changed on the way. Newer kinds of checksums follow the contents;
-	// minio-go 7.4.1 computes them wrongly when it repeats an upload.
+	// The service compares the MD5, and refuses an upload that was changed on the way. Newer kinds of checksums follow the
+	// contents; minio-go 7.4.1 computes them wrongly when it repeats an upload.
 	options := minio.PutObjectOptions{
 		PartSize: partSize, NumThreads: parallelParts, SendContentMd5: true, ContentType: "application/octet-stream",
 	}
@@ -123,7 +125,8 @@ func (s *S3) put(ctx context.Context, key, path string, absent bool) error {
 	return nil
 }
 
-// Get implements Store. It resumes a download that breaks, and compares the length with that which the service has stated.
+// Get implements Store. It resumes a download that breaks, and compares the length with that which the service has
+// stated.
 func (s *S3) Get(ctx context.Context, key, to string) (err error) {
 	if err := checkKey(key); err != nil {
 		return err
@@ -221,15 +224,16 @@ func (s *S3) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Ready implements Store. Its error is ErrUnavailable only if the service did not answer or failed, not if it refused the credentials
-// or has no such bucket.
+// Ready implements Store. Its error is ErrUnavailable only if the service did not answer or failed, not if it refused
+// the credentials or has no such bucket.
 func (s *S3) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()
 	found, err := s.client.BucketExists(ctx, s.bucket)
 	var answer minio.ErrorResponse
 	switch {
-	case errors.As(err, &answer) && answer.StatusCode >= 400 && answer.StatusCode < 500 && answer.StatusCode != http.StatusTooManyRequests:
+	case errors.As(err, &answer) && answer.StatusCode >= 400 && answer.StatusCode < 500 &&
+		answer.StatusCode != http.StatusTooManyRequests:
 		return fmt.Errorf("look up bucket %s: the service answers status %d: %w", s.bucket, answer.StatusCode, err)
 	case err != nil:
 		return fmt.Errorf("%w: look up bucket %s: %w", ErrUnavailable, s.bucket, err)
@@ -242,8 +246,8 @@ func (s *S3) Ready(ctx context.Context) error {
 // Shared implements Store.
 func (s *S3) Shared() bool { return true }
 
-// classify wraps an error in the sentinels of this package. An error without an answer of the service means that it is unavailable,
-// as do refused credentials, which only the operator can change.
+// classify wraps an error in the sentinels of this package. An error without an answer of the service means that it is
+// unavailable, as do refused credentials, which only the operator can change.
 func (s *S3) classify(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrUnavailable) {
 		return err
@@ -269,4 +273,5 @@ func (s *S3) classify(ctx context.Context, err error) error {
 }
 
 // full contains the error codes with which services report that they have no space left.
-var full = map[string]bool{"XMinioStorageFull": true, "QuotaExceeded": true, "XMinioAdminBucketQuotaExceeded": true, "StorageFull": true}
+var full = map[string]bool{"XMinioStorageFull": true, "QuotaExceeded": true, "XMinioAdminBucketQuotaExceeded": true,
+	"StorageFull": true}

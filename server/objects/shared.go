@@ -15,14 +15,14 @@ import (
 	"github.com/minio/minio-go/v7"
 )
 
-// Cache is a Store for files that can be made again, which several processes write at the same time under the same keys. Files with
-// the same key may have different contents, which are equally good.
+// Cache is a Store for files that can be made again, which several processes write at the same time under the same
+// keys. Files with the same key may have different contents, which are equally good.
 type Cache interface {
 	Store
 	// PutNew does the same as Put if no file is stored under the key. It reports whether it has stored the file.
 	PutNew(ctx context.Context, key, path string) (stored bool, err error)
-	// Range returns length bytes of a file from offset on, or its last -offset bytes if offset is negative, and the size of the file.
-	// The result is shorter at the end of the file.
+	// Range returns length bytes of a file from offset on, or its last -offset bytes if offset is negative, and the size
+	// of the file. The result is shorter at the end of the file.
 	Range(ctx context.Context, key string, offset, length int64) (data []byte, size int64, err error)
 }
 
@@ -90,7 +90,8 @@ func (d *Dir) Range(ctx context.Context, key string, offset, length int64) ([]by
 func (s *S3) PutNew(ctx context.Context, key, path string) (stored bool, err error) {
 	err = s.put(ctx, key, path, true)
 	var answer minio.ErrorResponse
-	if errors.As(err, &answer) && (answer.StatusCode == http.StatusPreconditionFailed || answer.StatusCode == http.StatusConflict) {
+	if errors.As(err, &answer) && (answer.StatusCode == http.StatusPreconditionFailed ||
+		answer.StatusCode == http.StatusConflict) {
 		return false, nil
 	}
 	return err == nil, err
@@ -119,7 +120,8 @@ func (s *S3) Range(ctx context.Context, key string, offset, length int64) ([]byt
 }
 
 // readRange reads at most length bytes of an object. size is the size of the whole object.
-func (s *S3) readRange(ctx context.Context, key string, length int64, o minio.GetObjectOptions) (data []byte, size int64, err error) {
+func (s *S3) readRange(ctx context.Context, key string, length int64,
+	o minio.GetObjectOptions) (data []byte, size int64, err error) {
 	body, info, header, err := minio.Core{Client: s.client}.GetObject(ctx, s.bucket, key, o)
 	if err != nil {
 		return nil, 0, err

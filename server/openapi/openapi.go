@@ -1,6 +1,6 @@
-// Package openapi contains the description of the REST API in OpenAPI 3.1, which the server serves and from which the clients in
-// TypeScript and Python are generated. The file openapi.json is written by hand. Tests compare it with the routes and the answers of
-// the server, so that the two stay equal.
+// Package openapi contains the description of the REST API in OpenAPI 3.1, which the server serves and from which the
+// clients in TypeScript and Python are generated. The file openapi.json is written by hand. Tests compare it with the
+// routes and the answers of the server, so that the two stay equal.
 //
 //go:generate go run ../clientgen ../clients
 package openapi

@@ -78,7 +78,8 @@ func TestHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Header.Get("Content-Type") != "application/json" || string(body) != string(openapi.Bytes()) {
-		t.Errorf("GET: %s and %d bytes, want application/json and %d", a.Header.Get("Content-Type"), len(body), len(openapi.Bytes()))
+		t.Errorf("GET: %s and %d bytes, want application/json and %d", a.Header.Get("Content-Type"), len(body),
+			len(openapi.Bytes()))
 	}
 	r, err := http.NewRequest(http.MethodGet, s.URL, nil)
 	if err != nil {

@@ -32,7 +32,8 @@ func TestStreams(t *testing.T) {
 	r := records.Repo{ID: "id", Namespace: "team", Name: "app", DefaultBranch: "main", Created: now, Updated: now}
 	s := events.ByToken("account", records.Token{ID: "token", Label: "ci"})
 	update := records.RefUpdate{Name: "refs/heads/main", Old: "0", New: "1"}
-	list := append(events.Pushed(s, r, []records.RefUpdate{update}, nil), events.Created(s, r), events.Deleted(s, r), events.Forked(s, r, r),
+	list := append(events.Pushed(s, r, []records.RefUpdate{update}, nil), events.Created(s, r), events.Deleted(s, r),
+		events.Forked(s, r, r),
 		events.Imported(s, r, "https://example.org/app.git", "main"), events.Cloned(s, r), events.Fetched(s, r),
 		events.TokenCreated(s, r, records.Token{ID: "token", Scope: records.ReadScope}), events.TokenRevoked(s, r, "token"))
 	for _, e := range list {

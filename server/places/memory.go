@@ -2,8 +2,8 @@ package places
 
 import "sync"
 
-// processes is the number of git processes of one request that run at the same time: upload-pack and pack-objects, receive-pack and
-// index-pack, two merges. Each can allocate this part of the memory of the place.
+// processes is the number of git processes of one request that run at the same time: upload-pack and pack-objects,
+// receive-pack and index-pack, two merges. Each can allocate this part of the memory of the place.
 const processes = 2
 
 const (
@@ -33,8 +33,9 @@ const (
 	Large             // anything whose need depends on the repository
 )
 
-// Memory is the memory that all git processes of a server together can allocate. A request gets a part of what is free: large if the
-// server is idle, smaller if many requests run, and it waits if there is too little. So the sum never exceeds the whole.
+// Memory is the memory that all git processes of a server together can allocate. A request gets a part of what is free:
+// large if the server is idle, smaller if many requests run, and it waits if there is too little. So the sum never
+// exceeds the whole.
 //
 // Locks: mu is a leaf.
 type Memory struct {
@@ -92,8 +93,8 @@ func (m *Memory) free(c Class) int64 {
 // ofClass returns the memory that a class can have while the others have theirs.
 func (m *Memory) ofClass() int64 { return m.total - int64(classes-1)*m.floor }
 
-// take returns the memory for a request, of which room is the most that its shares allow and others the number of requests of the same
-// places; 0 if there is too little.
+// take returns the memory for a request, of which room is the most that its shares allow and others the number of
+// requests of the same places; 0 if there is too little.
 func (m *Memory) take(c Class, s Size, room int64, others int) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,8 +138,8 @@ func (m *Memory) onRelease(f func()) {
 	m.listen = append(m.listen, f)
 }
 
-// Keep takes memory for an idle process that a later request may use, while more than half of the memory is free for others. A nil
-// *Memory has no limit.
+// Keep takes memory for an idle process that a later request may use, while more than half of the memory is free for
+// others. A nil *Memory has no limit.
 func (m *Memory) Keep(n int64) (release func(), ok bool) {
 	if m == nil {
 		return func() {}, true

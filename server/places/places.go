@@ -1,5 +1,6 @@
-// Package places limits what requests do at the same time: how many of them, and how much memory their git processes can allocate. Each
-// limit has shares, so that no namespace, repository or token can take all. Requests over a limit wait in a queue.
+// Package places limits what requests do at the same time: how many of them, and how much memory their git processes
+// can allocate. Each limit has shares, so that no namespace, repository or token can take all. Requests over a limit
+// wait in a queue.
 package places
 
 import (
@@ -54,8 +55,8 @@ type Options struct {
 	Class    Class   // part of Memory
 }
 
-// Places are places for requests. Requests over a limit wait in the order in which they arrived; one share with many requests does not
-// delay the others. Places may be used from any goroutine.
+// Places are places for requests. Requests over a limit wait in the order in which they arrived; one share with many
+// requests does not delay the others. Places may be used from any goroutine.
 //
 // Locks: mu is above that of Memory.
 type Places struct {
@@ -88,14 +89,14 @@ func New(o Options) *Places {
 	return p
 }
 
-// Parts returns the limits of the shares of a number of places: a namespace gets three quarters, a repository half, and a token three
-// eighths, so none can take all.
+// Parts returns the limits of the shares of a number of places: a namespace gets three quarters, a repository half, and
+// a token three eighths, so none can take all.
 func Parts(most int) map[Kind]int {
 	return map[Kind]int{OfNamespace: max(most*3/4, 1), OfRepo: max(most/2, 1), OfToken: max(most*3/8, 1)}
 }
 
-// PartsOfReads is like Parts for requests that keep processors busy. A share gets no more places than make use of the processors, so that
-// the requests of others do not become slow.
+// PartsOfReads is like Parts for requests that keep processors busy. A share gets no more places than make use of the
+// processors, so that the requests of others do not become slow.
 func PartsOfReads(most int) map[Kind]int {
 	parts := Parts(most)
 	for kind, n := range map[Kind]int{OfNamespace: 4, OfRepo: 3, OfToken: 2} {
@@ -112,7 +113,8 @@ type Place struct {
 	once   sync.Once
 }
 
-// Memory returns the memory in bytes that each git process of the request can allocate; the argument if the places have no limit of it.
+// Memory returns the memory in bytes that each git process of the request can allocate; the argument if the places have
+// no limit of it.
 func (p *Place) Memory(otherwise int64) int64 { return cmp.Or(p.memory/processes, otherwise) }
 
 // Limit returns a context in which each git process can allocate its part of the memory of the place.
@@ -125,8 +127,8 @@ func (p *Place) Release() {
 	p.once.Do(func() { p.in.end(p) })
 }
 
-// Enter waits until a request has a place, which counts for all its shares. The caller calls Leave. Enter returns ErrBusy if the queue is
-// full, if requests of one of the shares fill half of it, or if the wait takes too long.
+// Enter waits until a request has a place, which counts for all its shares. The caller calls Leave. Enter returns
+// ErrBusy if the queue is full, if requests of one of the shares fill half of it, or if the wait takes too long.
 func (p *Places) Enter(ctx context.Context, size Size, shares ...Share) (*Place, error) {
 	p.mu.Lock()
 	if place := p.begin(size, shares); place != nil {

@@ -78,7 +78,8 @@ func TestQueueHasRoomForOthers(t *testing.T) {
 	defer cancel()
 	for i := range 3 {
 		go l.Enter(ctx, Small, Share{OfRepo, "a"})
-		await.Until(t, "request runs or waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.running+len(l.queue) == i+1 })
+		await.Until(t, "request runs or waits",
+			func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.running+len(l.queue) == i+1 })
 	}
 	if _, err := l.Enter(ctx, Small, Share{OfRepo, "a"}); err != ErrBusy {
 		t.Errorf("request of a repository that has half of the queue: got %v, want %v", err, ErrBusy)
@@ -189,7 +190,8 @@ func TestRequestThatWaitsForMemory(t *testing.T) {
 		place, _ := transfers.Enter(context.WithoutCancel(t.Context()), Large)
 		entered <- place
 	}()
-	await.Until(t, "request waits", func() bool { transfers.mu.Lock(); defer transfers.mu.Unlock(); return len(transfers.queue) == 1 })
+	await.Until(t, "request waits",
+		func() bool { transfers.mu.Lock(); defer transfers.mu.Unlock(); return len(transfers.queue) == 1 })
 	place.Release()
 	(<-entered).Release()
 	var none *Memory

@@ -1,8 +1,9 @@
 // Package quota limits what each namespace stores, and how many requests it makes.
 //
-// What a namespace stores is measured from the records, so it is right after a crash, a removal and a collection of garbage, and needs no
-// counters. It is measured again when it is older than fresh; until then, what this node adds is counted. So several nodes together can
-// exceed a quota by what they store in this time, and requests are counted by each node for itself.
+// What a namespace stores is measured from the records, so it is right after a crash, a removal and a collection of
+// garbage, and needs no counters. It is measured again when it is older than fresh; until then, what this node adds is
+// counted. So several nodes together can exceed a quota by what they store in this time, and requests are counted by
+// each node for itself.
 //
 // Locks: Keeper.mu is a leaf.
 package quota
@@ -130,8 +131,8 @@ func (k *Keeper) Request(namespace string) error {
 	return nil
 }
 
-// Add returns an error of type Exceeded if the namespace stores too much with more. Otherwise more counts as stored. What is negative
-// or zero is never refused, so that users can make room.
+// Add returns an error of type Exceeded if the namespace stores too much with more. Otherwise more counts as stored.
+// What is negative or zero is never refused, so that users can make room.
 func (k *Keeper) Add(ctx context.Context, namespace string, more records.Amounts) error {
 	if k == nil || k.limits.Amounts == (records.Amounts{}) {
 		return nil
@@ -182,7 +183,8 @@ func (k *Keeper) refuse(what string, limit int64) error {
 
 // Metrics writes the number of refusals.
 func (k *Keeper) Metrics(w *metrics.Writer) {
-	w.Family("artifactfs_server_quota_refusals_total", metrics.Counter, "Requests and changes that were refused by a quota of a namespace.")
+	w.Family("artifactfs_server_quota_refusals_total", metrics.Counter,
+		"Requests and changes that were refused by a quota of a namespace.")
 	for i, kind := range kinds {
 		n := int64(0)
 		if k != nil {

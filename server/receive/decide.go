@@ -75,7 +75,8 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 		}
 	}
 	verdict, err := gate.Check(ctx, gate.Push{
-		Git: p.r.git, Dir: p.copy.Dir, Format: p.copy.Repo.ObjectFormat, Token: p.token, Updates: updates, Forced: p.forced, Now: time.Now(),
+		Git: p.r.git, Dir: p.copy.Dir, Format: p.copy.Repo.ObjectFormat, Token: p.token, Updates: updates, Forced: p.forced,
+		Now: time.Now(),
 		Unpacked: func(ctx context.Context) (string, map[string]string, error) {
 			u, err := p.from.Unpacked(ctx)
 			return u.Dir, u.Refs, err
@@ -186,7 +187,8 @@ var shared = []string{session.OwnerRef, approval.PolicyRef, locks.Ref}
 func inTheWay(name string) error {
 	switch {
 	case !refname.Fits(name):
-		return fmt.Errorf("name of a ref can have at most %d bytes, and each of its components %d", refname.MaxName, refname.MaxComponent)
+		return fmt.Errorf("name of a ref can have at most %d bytes, and each of its components %d", refname.MaxName,
+			refname.MaxComponent)
 	case slices.Contains(shared, name):
 		return nil
 	case strings.HasPrefix(name, session.Prefix) && strings.Count(name, "/") == 2:
@@ -356,7 +358,8 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (rec
 			tips.WriteString(u.New + "\n")
 		}
 	}
-	_, err = p.r.git.In(fresh.Dir).Output(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	_, err = p.r.git.In(fresh.Dir).Output(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not",
+		"--all", "--quiet")
 	if gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
 		return records.Version{}, errMissing
 	} else if err != nil {

@@ -45,8 +45,8 @@ func (p *Push) tooLarge(ctx context.Context) error {
 	return p.failIf(err)
 }
 
-// CheckSizes returns an error of type Large if one of the packs with the given hashes in a directory of objects contains a commit, tag or
-// tree that is too large.
+// CheckSizes returns an error of type Large if one of the packs with the given hashes in a directory of objects
+// contains a commit, tag or tree that is too large.
 func CheckSizes(ctx context.Context, objects, format string, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil

@@ -52,7 +52,8 @@ type Push struct {
 
 // Begin prepares a push to the repository of a replica. The caller must not release the replica before End was called.
 // cause is for the audit log.
-func (r *Receiver) Begin(ctx context.Context, at *replica.Replica, token records.Token, cause records.Cause, c Commands) (*Push, error) {
+func (r *Receiver) Begin(ctx context.Context, at *replica.Replica, token records.Token, cause records.Cause,
+	c Commands) (*Push, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("prepare push: %w", err)

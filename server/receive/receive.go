@@ -73,7 +73,8 @@ func New(o Options) (*Receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write hook of git: %w", err)
 	}
-	r := &Receiver{o: o, git: o.Replicas.Git(), settings: [][2]string{{"core.hooksPath", dir}, {"receive.procReceiveRefs", "refs"}}}
+	r := &Receiver{o: o, git: o.Replicas.Git(),
+		settings: [][2]string{{"core.hooksPath", dir}, {"receive.procReceiveRefs", "refs"}}}
 	r.git.Env = append(r.git.Env, settings(r.settings)...)
 	return r, nil
 }

@@ -27,12 +27,14 @@ func body(rest string, lines ...string) []byte {
 }
 
 func TestReadCommands(t *testing.T) {
-	in := body("PACK...", "shallow "+ones, zeros+" "+ones+" refs/heads/a\x00 report-status atomic agent=x", ones+" "+zeros+" refs/heads/b")
+	in := body("PACK...", "shallow "+ones, zeros+" "+ones+" refs/heads/a\x00 report-status atomic agent=x",
+		ones+" "+zeros+" refs/heads/b")
 	c, r, err := ReadCommands(bytes.NewReader(in))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []records.RefUpdate{{Name: "refs/heads/a", Old: zeros, New: ones}, {Name: "refs/heads/b", Old: ones, New: zeros}}
+	want := []records.RefUpdate{{Name: "refs/heads/a", Old: zeros, New: ones},
+		{Name: "refs/heads/b", Old: ones, New: zeros}}
 	if !c.Atomic || len(c.Updates) != 2 || c.Updates[0] != want[0] || c.Updates[1] != want[1] {
 		t.Errorf("commands: got %+v, want %v", c, want)
 	}
@@ -40,9 +42,12 @@ func TestReadCommands(t *testing.T) {
 		t.Errorf("body after commands: got %q, %v, want %q", all, err, in)
 	}
 	for name, in := range map[string][]byte{
-		"nothing": nil, "no flush": body("")[:2], "no length": []byte("zzzz"), "delimiter": []byte("0001"), "no ids": body("", "a b c"),
-		"no name": body("", zeros+" "+ones+" "), "ids of two formats": body("", zeros+" "+ones+strings.Repeat("1", 24)+" refs/heads/a"),
-		"certificate": body("", "push-cert\x00"), "too much": bytes.Repeat(body("", "shallow "+strings.Repeat("x", 60000))[:60013], 300),
+		"nothing": nil, "no flush": body("")[:2], "no length": []byte("zzzz"), "delimiter": []byte("0001"),
+		"no ids":             body("", "a b c"),
+		"no name":            body("", zeros+" "+ones+" "),
+		"ids of two formats": body("", zeros+" "+ones+strings.Repeat("1", 24)+" refs/heads/a"),
+		"certificate":        body("", "push-cert\x00"),
+		"too much":           bytes.Repeat(body("", "shallow "+strings.Repeat("x", 60000))[:60013], 300),
 	} {
 		if _, _, err := ReadCommands(bytes.NewReader(in)); !errors.Is(err, ErrRequest) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrRequest)
@@ -59,7 +64,8 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func TestConverse(t *testing.T) {
-	in := append(body("", "version=1\x00push-options atomic"), body("", zeros+" "+ones+" refs/heads/a", ones+" "+zeros+" refs/heads/b")...)
+	in := append(body("", "version=1\x00push-options atomic"),
+		body("", zeros+" "+ones+" refs/heads/a", ones+" "+zeros+" refs/heads/b")...)
 	var out bytes.Buffer
 	err := converse(bytes.NewReader(in), &out, func(updates []records.RefUpdate, atomic bool) []error {
 		if len(updates) != 2 || !atomic {
@@ -72,7 +78,8 @@ func TestConverse(t *testing.T) {
 		t.Errorf("answer: got %q, %v, want %q", out.Bytes(), err, want)
 	}
 	for name, in := range map[string][]byte{
-		"nothing": nil, "other version": append(body("", "version=2"), body("")...), "no version": append(body(""), body("")...),
+		"nothing": nil, "other version": append(body("", "version=2"), body("")...),
+		"no version":  append(body(""), body("")...),
 		"no commands": body("", "version=1"), "no command": append(body("", "version=1"), body("", "x")...),
 		"end in a command": append(body("", "version=1"), body("", zeros+" "+ones+" refs/heads/a")[:20]...),
 	} {

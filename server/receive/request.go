@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// Request is a push that the server makes itself, for a client of the REST API or of the page. It is received like a push by git with
-// the same token.
+// Request is a push that the server makes itself, for a client of the REST API or of the page. It is received like a
+// push by git with the same token.
 type Request struct {
 	Repo    records.Repo
 	Token   records.Token

@@ -31,7 +31,8 @@ const BundleExtension = ".bundle"
 // session cannot begin with an underscore.
 const basePrefix = "refs/afs/archived/_/"
 
-// Archives are the archived sessions. The refs of an archived session are in a git bundle in the object store, and not in the repository.
+// Archives are the archived sessions. The refs of an archived session are in a git bundle in the object store, and not
+// in the repository.
 type Archives struct{ db *DB }
 
 // Archive is an archived session.
@@ -51,7 +52,8 @@ func (e ArchivedError) Error() string {
 }
 
 // sessionKinds are the kinds of refs, refs/afs/KIND/SESSION and refs/afs/KIND/SESSION/..., that belong to one session.
-var sessionKinds = []string{"adopted", "ann", "approvals", "base", "carried", "diverged", "facts", "ground", "j", "kept", "meta", "pin",
+var sessionKinds = []string{"adopted", "ann", "approvals", "base", "carried", "diverged", "facts", "ground", "j",
+	"kept", "meta", "pin",
 	"restored", "tags", "thin", "transcript"}
 
 // SessionOf returns the name of the session to which a ref with this name belongs. It returns "" for all other refs,
@@ -144,7 +146,8 @@ func (a *Archives) Put(ctx context.Context, repoID string, version Version, all 
 
 // putArchive adds or replaces the row of an archived session.
 func (t *tx) putArchive(ctx context.Context, repo int64, s Archive) error {
-	keys, err := list(ctx, t, scanInt, "UPDATE packs SET idle_since = 0 WHERE id = $1 AND idle_since <> -1 RETURNING pack", s.Pack.ID)
+	keys, err := list(ctx, t, scanInt, "UPDATE packs SET idle_since = 0 WHERE id = $1 AND idle_since <> -1 RETURNING pack",
+		s.Pack.ID)
 	if err != nil {
 		return err
 	}
@@ -155,7 +158,8 @@ func (t *tx) putArchive(ctx context.Context, repo int64, s Archive) error {
 	if archived.IsZero() {
 		archived = t.now
 	}
-	_, err = t.exec(ctx, `INSERT INTO archives (repo, session, pack, bytes, archived, changed, info) VALUES ($1, $2, $3, $4, $5, $6, $7)
+	_, err = t.exec(ctx,
+		`INSERT INTO archives (repo, session, pack, bytes, archived, changed, info) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (repo, session) DO UPDATE SET pack = excluded.pack, bytes = excluded.bytes, info = excluded.info`,
 		repo, s.Session, keys[0], s.Pack.Bytes, archived, s.Changed, s.Info)
 	return err
@@ -163,7 +167,8 @@ func (t *tx) putArchive(ctx context.Context, repo int64, s Archive) error {
 
 // logArchive increments the generation of a repository, and writes the events and the audit entry of a change of its
 // archived sessions.
-func (t *tx) logArchive(ctx context.Context, repo lockedRepo, events []Event, cause Cause, what string, done []RefUpdate) error {
+func (t *tx) logArchive(ctx context.Context, repo lockedRepo, events []Event, cause Cause, what string,
+	done []RefUpdate) error {
 	if _, err := t.exec(ctx, "UPDATE repos SET {grow}, updated = $2 WHERE repo = $1", repo.key, t.now); err != nil {
 		return err
 	}
@@ -227,7 +232,8 @@ func (a *Archives) Take(ctx context.Context, r Restoring) error {
 
 // dropArchive removes the row of an archived session, and marks its bundle as unused.
 func (t *tx) dropArchive(ctx context.Context, repo int64, session, bundle string) error {
-	rows, err := list(ctx, t, scanText, "SELECT p.id FROM archives a JOIN packs p ON p.pack = a.pack WHERE a.repo = $1 AND a.session = $2",
+	rows, err := list(ctx, t, scanText,
+		"SELECT p.id FROM archives a JOIN packs p ON p.pack = a.pack WHERE a.repo = $1 AND a.session = $2",
 		repo, session)
 	switch {
 	case err != nil:
@@ -289,7 +295,8 @@ const archiveColumns = "a.session, a.archived, a.changed, a.info, " + packColumn
 func scanArchive(row scanner) (s Archive, err error) {
 	var extensions string
 	p := &s.Pack
-	err = row.Scan(&s.Session, stamp{&s.Archived}, stamp{&s.Changed}, &s.Info, &p.ID, &p.Hash, &extensions, &p.Bytes, &p.Objects,
+	err = row.Scan(&s.Session, stamp{&s.Archived}, stamp{&s.Changed}, &s.Info, &p.ID, &p.Hash, &extensions,
+		&p.Bytes, &p.Objects,
 		stamp{&p.Created})
 	p.Extensions = strings.Fields(extensions)
 	return s, err
@@ -301,7 +308,8 @@ func (a *Archives) Get(ctx context.Context, repoID, session string) (Archive, er
 		JOIN archives a ON a.repo = r.repo JOIN packs p ON p.pack = a.pack WHERE r.id = $1 AND r.deleted = 0 AND a.session = $2`, repoID, session)
 }
 
-// List returns up to limit archived sessions of a repository whose names are greater than after, in the order of their names.
+// List returns up to limit archived sessions of a repository whose names are greater than after, in the order of their
+// names.
 func (a *Archives) List(ctx context.Context, repoID, after string, limit int) ([]Archive, error) {
 	return readList(ctx, a.db, "list archived sessions", scanArchive, "SELECT "+archiveColumns+` FROM repos r
 		JOIN archives a ON a.repo = r.repo JOIN packs p ON p.pack = a.pack

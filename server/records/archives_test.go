@@ -9,9 +9,11 @@ import (
 
 func TestSessionOf(t *testing.T) {
 	for ref, want := range map[string]string{
-		"refs/afs/meta/work": "work", "refs/afs/j/work/main/000001": "work", "refs/heads/afs/work/main": "work", "refs/afs/tags/work/v1": "work",
-		"refs/heads/main": "", "refs/tags/v1": "", "refs/afs/trash/work/1/afs/meta/work": "", "refs/afs/cache/entries/00/work": "",
-		"refs/afs/archived/_/work": "", "refs/afs/policy": "", "refs/afs/owner": "", "refs/notes/agent": "",
+		"refs/afs/meta/work": "work", "refs/afs/j/work/main/000001": "work", "refs/heads/afs/work/main": "work",
+		"refs/afs/tags/work/v1": "work",
+		"refs/heads/main":       "", "refs/tags/v1": "", "refs/afs/trash/work/1/afs/meta/work": "",
+		"refs/afs/cache/entries/00/work": "",
+		"refs/afs/archived/_/work":       "", "refs/afs/policy": "", "refs/afs/owner": "", "refs/notes/agent": "",
 	} {
 		if got := SessionOf(ref); got != want {
 			t.Errorf("session of %s: got %q, want %q", ref, got, want)
@@ -26,7 +28,8 @@ func TestArchives(t *testing.T) {
 		ctx := t.Context()
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		db.clock = func() time.Time { return now }
-		refs := []Ref{{"refs/afs/j/work/main/000001", oid(1)}, {"refs/afs/meta/work", oid(2)}, {"refs/heads/afs/work/main", oid(3)}}
+		refs := []Ref{{"refs/afs/j/work/main/000001", oid(1)}, {"refs/afs/meta/work", oid(2)},
+			{"refs/heads/afs/work/main", oid(3)}}
 		id := create(t, db, "a", append([]Ref{{"refs/afs/meta/other", oid(4)}, {"refs/heads/main", oid(5)}}, refs...)...)
 		all := refsOf(t, db, id)
 		version := func() Version {
@@ -50,27 +53,31 @@ func TestArchives(t *testing.T) {
 			do(t, err)
 			return results
 		}
-		work := Archiving{Archive: Archive{Session: "work", Pack: bundle(), Changed: now.Add(-time.Hour), Info: "{}"}, Refs: refs, Bases: []string{oid(5)}}
+		work := Archiving{Archive: Archive{Session: "work", Pack: bundle(), Changed: now.Add(-time.Hour), Info: "{}"},
+			Refs: refs, Bases: []string{oid(5)}}
 		stale := work
 		stale.Refs = refs[:2]
 		if got := put(version(), stale); !errors.Is(got[0], ErrChanged) || refsOf(t, db, id) != all {
 			t.Errorf("archive a session with another ref: got %v", got)
 		}
-		if _, err := db.Archives.Put(ctx, id, Version{Generation: 99}, []Archiving{work}, Cause{}, note); !errors.Is(err, ErrCollected) {
+		if _, err := db.Archives.Put(ctx, id, Version{Generation: 99}, []Archiving{work}, Cause{}, note); !errors.Is(err,
+			ErrCollected) {
 			t.Errorf("archive with an unknown version: got %v", err)
 		}
 		before := version()
 		if got := put(before, work, stale); got[0] != nil || !errors.Is(got[1], ErrChanged) {
 			t.Fatalf("archive: got %v", got)
 		}
-		if got := refsOf(t, db, id); strings.Contains(got, "work") || !strings.Contains(got, "refs/afs/archived/_/"+oid(5)) || version() == before {
+		if got := refsOf(t, db, id); strings.Contains(got, "work") || !strings.Contains(got, "refs/afs/archived/_/"+oid(5)) ||
+			version() == before {
 			t.Errorf("refs after archiving: got %s", got)
 		}
 		if len(events) != 3 {
 			t.Errorf("events: got %v", events)
 		}
 		row, err := db.Archives.Get(ctx, id, "work")
-		if do(t, err); row.Pack.ID != work.Pack.ID || !row.Archived.Equal(now) || !row.Changed.Equal(work.Changed) || row.Info != "{}" {
+		if do(t, err); row.Pack.ID != work.Pack.ID || !row.Archived.Equal(now) || !row.Changed.Equal(work.Changed) ||
+			row.Info != "{}" {
 			t.Errorf("row: got %+v", row)
 		}
 		if own, _, err := db.Repos.Size(ctx, id); err != nil || own != 100 {
@@ -96,11 +103,13 @@ func TestArchives(t *testing.T) {
 		if unused() != 0 {
 			t.Error("the bundle of an archived session counts as unused")
 		}
-		texts := push(t, db, Push{RepoID: id, Updates: []RefUpdate{{"refs/afs/meta/work", zeros, oid(2)}, {"refs/heads/x", zeros, oid(2)}}})
+		texts := push(t, db,
+			Push{RepoID: id, Updates: []RefUpdate{{"refs/afs/meta/work", zeros, oid(2)}, {"refs/heads/x", zeros, oid(2)}}})
 		if !strings.Contains(texts[0], "session work is archived") || texts[1] != "" {
 			t.Errorf("push of an archived session: got %q", texts)
 		}
-		back := Restoring{RepoID: id, Session: "work", Bundle: work.Pack.ID, Version: version(), Refs: refs, Packs: []Pack{bundle()}, Events: note}
+		back := Restoring{RepoID: id, Session: "work", Bundle: work.Pack.ID, Version: version(), Refs: refs,
+			Packs: []Pack{bundle()}, Events: note}
 		other := back
 		other.Bundle = "none"
 		if err := db.Archives.Take(ctx, other); !errors.Is(err, ErrChanged) {

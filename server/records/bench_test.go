@@ -30,22 +30,27 @@ func realistic(t testing.TB, db *DB, name string, c Creation) string {
 	t.Helper()
 	id := NewID()
 	c.Repo.ID, c.Repo.Namespace, c.Repo.Name = id, "default", name
-	c.Token = &Token{ID: "tok" + id, Hash: []byte("hash" + id), Role: RepoToken, Scope: WriteScope, Namespace: "default", RepoID: id,
+	c.Token = &Token{ID: "tok" + id, Hash: []byte("hash" + id), Role: RepoToken, Scope: WriteScope,
+		Namespace: "default", RepoID: id,
 		Expires: time.Now().Add(24 * time.Hour)}
-	c.Events = []Event{{Type: "cf.artifacts.repo.created", Namespace: "default", Repo: name, Body: json.RawMessage(fmt.Sprintf(
-		`{"type":"cf.artifacts.repo.created","source":{"type":"artifacts","namespace":"default","repoName":%q},"payload":{"repoId":%q,
+	c.Events = []Event{{Type: "cf.artifacts.repo.created", Namespace: "default", Repo: name,
+		Body: json.RawMessage(fmt.Sprintf(
+			`{"type":"cf.artifacts.repo.created","source":{"type":"artifacts","namespace":"default","repoName":%q},"payload":{"repoId":%q,
 		"defaultBranch":"main","description":"","readOnly":false,"createdAt":"2026-10-08T00:00:00Z","updatedAt":"2026-10-08T00:00:00Z"},
 		"metadata":{"accountId":"0123456789abcdef0123456789abcdef","eventSchemaVersion":1,"eventTimestamp":"2026-10-08T00:00:00Z"}}`, name, id))}}
-	c.Cause = Cause{TokenID: NewID(), Actor: "benchmark", Remote: "127.0.0.1", Method: "POST", Target: "/namespaces/default/repos"}
+	c.Cause = Cause{TokenID: NewID(), Actor: "benchmark", Remote: "127.0.0.1", Method: "POST",
+		Target: "/namespaces/default/repos"}
 	do(t, db.Repos.Create(t.Context(), c))
 	return id
 }
 
 func benchPush(id string, pack *Pack, updates []RefUpdate) Push {
 	return Push{RepoID: id, TokenID: "tok" + id, Pack: pack, Updates: updates,
-		Cause: Cause{TokenID: "tok" + id, Actor: "benchmark", Remote: "127.0.0.1", Method: "receive-pack", Target: "/git/default/a.git"},
+		Cause: Cause{TokenID: "tok" + id, Actor: "benchmark", Remote: "127.0.0.1", Method: "receive-pack",
+			Target: "/git/default/a.git"},
 		Events: func(done []RefUpdate) []Event {
-			return []Event{{Type: "cf.artifacts.repo.pushed", Namespace: "default", Repo: "a", Body: json.RawMessage(make([]byte, 600))}}
+			return []Event{{Type: "cf.artifacts.repo.pushed", Namespace: "default", Repo: "a",
+				Body: json.RawMessage(make([]byte, 600))}}
 		}}
 }
 
@@ -57,8 +62,8 @@ func manyRefs(n int) (refs []Ref) {
 	return refs
 }
 
-// BenchmarkRecords measures the methods that requests need, with 10,000 repositories. The environment variable RECORDS_DURABLE makes
-// PostgreSQL sync its log, as SQLite always does here.
+// BenchmarkRecords measures the methods that requests need, with 10,000 repositories. The environment variable
+// RECORDS_DURABLE makes PostgreSQL sync its log, as SQLite always does here.
 func BenchmarkRecords(b *testing.B) {
 	b.Run("sqlite", func(b *testing.B) {
 		db := open(b, "sqlite:"+filepath.Join(b.TempDir(), "records.db"))
@@ -107,7 +112,8 @@ func benchmark(b *testing.B, db *DB) {
 	huge := realistic(b, db, "huge", Creation{Refs: manyRefs(5000)})
 	measure("Snapshot10", func(int) { _, err := db.Repos.Snapshot(ctx, small); do(b, err) })
 	measure("Snapshot1000", func(int) { _, err := db.Repos.Snapshot(ctx, large); do(b, err) })
-	measure("List50", func(int) { _, _, _, err := db.Repos.List(ctx, RepoQuery{Namespace: "default", Limit: 50}); do(b, err) })
+	measure("List50",
+		func(int) { _, _, _, err := db.Repos.List(ctx, RepoQuery{Namespace: "default", Limit: 50}); do(b, err) })
 	measure("ListByPush", func(int) {
 		_, _, _, err := db.Repos.List(ctx, RepoQuery{Namespace: "default", Sort: "last_push_at", Limit: 50})
 		do(b, err)
@@ -116,7 +122,8 @@ func benchmark(b *testing.B, db *DB) {
 	measure("Crowded", func(int) { _, err := db.Repos.Crowded(ctx, 8, 100); do(b, err) })
 	measure("Create", func(i int) { realistic(b, db, fmt.Sprintf("created-%d", i), Creation{}) })
 	measure("Fork10", func(i int) { realistic(b, db, fmt.Sprintf("fork10-%d", i), Creation{Parent: small, All: true}) })
-	measure("Fork1000", func(i int) { realistic(b, db, fmt.Sprintf("fork1000-%d", i), Creation{Parent: large, All: true}) })
+	measure("Fork1000",
+		func(i int) { realistic(b, db, fmt.Sprintf("fork1000-%d", i), Creation{Parent: large, All: true}) })
 	measure("Fork5000", func(i int) { realistic(b, db, fmt.Sprintf("fork5000-%d", i), Creation{Parent: huge, All: true}) })
 	measure("BeginAndPush", func(i int) {
 		push(b, db, benchPush(repo.ID, begin(b, db), []RefUpdate{{fmt.Sprintf("refs/heads/b%d", i), zeros, oid(i)}}))

@@ -30,7 +30,8 @@ func (t *tx) recordChanges(ctx context.Context, repo lockedRepo, s *refSet) erro
 		}
 	}
 	next := repo.generation + 1
-	if _, err := t.exec(ctx, "DELETE FROM changed_refs WHERE repo = $1 AND generation <= $2", repo.key, next-stamps); err != nil {
+	if _, err := t.exec(ctx, "DELETE FROM changed_refs WHERE repo = $1 AND generation <= $2", repo.key,
+		next-stamps); err != nil {
 		return err
 	}
 	for name := range s.changed {
@@ -57,12 +58,14 @@ func (r *Repos) SnapshotSince(ctx context.Context, id string, v Version) (s Snap
 		if now.generation-v.Generation >= stamps || now.check(v) != nil {
 			return false, nil
 		}
-		generations, err := t.count(ctx, "SELECT count(DISTINCT generation) FROM changed_refs WHERE repo = $1 AND generation > $2",
+		generations, err := t.count(ctx,
+			"SELECT count(DISTINCT generation) FROM changed_refs WHERE repo = $1 AND generation > $2",
 			refs.own, v.Generation)
 		if err != nil || generations == 0 || generations != now.generation-v.Generation {
 			return false, err
 		}
-		s.Changed, err = list(ctx, t, scanRef, `SELECT name, id FROM changed_refs c WHERE repo = $1 AND generation > $2 AND generation =
+		s.Changed, err = list(ctx, t, scanRef,
+			`SELECT name, id FROM changed_refs c WHERE repo = $1 AND generation > $2 AND generation =
 			(SELECT max(generation) FROM changed_refs WHERE repo = $1 AND name = c.name) ORDER BY name`, refs.own, v.Generation)
 		return err == nil, err
 	})

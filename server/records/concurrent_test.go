@@ -52,7 +52,8 @@ func TestOneOfManyPushesWins(t *testing.T) {
 			s, err := db.Repos.Snapshot(t.Context(), id)
 			do(t, err)
 			if len(s.Refs) != 1 || s.Refs[0].ID != old || len(s.Packs) != round+1 || s.Repo.Generation != int64(round+2) {
-				t.Errorf("round %d: got refs %v, %d packs and generation %d, want %s", round, s.Refs, len(s.Packs), s.Repo.Generation, old)
+				t.Errorf("round %d: got refs %v, %d packs and generation %d, want %s", round, s.Refs, len(s.Packs),
+					s.Repo.Generation, old)
 			}
 		}
 		if n := rows(t, db, "events"); n != rounds {
@@ -110,7 +111,8 @@ func TestPushesAndForksAreConsistent(t *testing.T) {
 			old := zeros
 			for i := range pushes {
 				id := oid(i)
-				results, err := db.Repos.Push(ctx, Push{RepoID: parent, Pack: packs[i], Updates: []RefUpdate{{"refs/heads/a", old, id}, {"refs/heads/b", old, id}}})
+				results, err := db.Repos.Push(ctx, Push{RepoID: parent, Pack: packs[i],
+					Updates: []RefUpdate{{"refs/heads/a", old, id}, {"refs/heads/b", old, id}}})
 				if err != nil || results[0] != nil || results[1] != nil {
 					t.Errorf("push %d: %v, %v", i, results, err)
 					return
@@ -119,7 +121,8 @@ func TestPushesAndForksAreConsistent(t *testing.T) {
 			}
 		})
 		for _, err := range parallel(pushes, func(i int) error {
-			return db.Repos.Create(ctx, Creation{Repo: Repo{ID: forks[i], Namespace: "ns", Name: fmt.Sprint(i)}, Parent: parent, All: true})
+			return db.Repos.Create(ctx, Creation{Repo: Repo{ID: forks[i], Namespace: "ns", Name: fmt.Sprint(i)},
+				Parent: parent, All: true})
 		}) {
 			do(t, err)
 		}
@@ -146,7 +149,8 @@ func TestUsedPacksAreNotForgotten(t *testing.T) {
 		for _, err := range parallel(24, func(i int) error {
 			a, b := NewID(), NewID()
 			p := Pack{ID: NewID(), Hash: oid(i), Extensions: []string{".pack"}}
-			if err := errors.Join(db.Packs.Begin(ctx, p), db.Repos.Create(ctx, Creation{Repo: Repo{ID: a, Namespace: "ns", Name: a}})); err != nil {
+			if err := errors.Join(db.Packs.Begin(ctx, p),
+				db.Repos.Create(ctx, Creation{Repo: Repo{ID: a, Namespace: "ns", Name: a}})); err != nil {
 				return err
 			}
 			var condemned bool
@@ -165,8 +169,8 @@ func TestUsedPacksAreNotForgotten(t *testing.T) {
 			if pushErr != nil {
 				return errors.Join(errs...)
 			}
-			// The parent lists the pack. A fork keeps the pack when the parent is deleted, unless the parent was deleted before the
-			// fork.
+			// The parent lists the pack. A fork keeps the pack when the parent is deleted, unless the parent was deleted before
+			// the fork.
 			errs = append(errs, parallel(3, func(part int) (err error) {
 				switch part {
 				case 0:
@@ -198,8 +202,8 @@ func TestUsedPacksAreNotForgotten(t *testing.T) {
 	})
 }
 
-// TestNoPushAfterRevocation revokes a token while pushes run. No push that began after the revocation was acknowledged may succeed, and
-// none may become visible later.
+// TestNoPushAfterRevocation revokes a token while pushes run. No push that began after the revocation was acknowledged
+// may succeed, and none may become visible later.
 func TestNoPushAfterRevocation(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx := t.Context()
@@ -212,7 +216,8 @@ func TestNoPushAfterRevocation(t *testing.T) {
 				return err
 			}
 			for n := range 20 {
-				_, err := db.Repos.Push(ctx, Push{RepoID: id, TokenID: "tok" + id, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d-%d", i, n), zeros, oid(1)}}})
+				_, err := db.Repos.Push(ctx, Push{RepoID: id, TokenID: "tok" + id,
+					Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d-%d", i, n), zeros, oid(1)}}})
 				if errors.Is(err, ErrRevoked) {
 					return nil
 				}
@@ -260,12 +265,15 @@ func TestForksAreDeletedAtOnce(t *testing.T) {
 		ctx := t.Context()
 		parent := create(t, db, "parent")
 		for i := range 20 {
-			push(t, db, Push{RepoID: parent, Pack: begin(t, db), Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(1)}}})
+			push(t, db, Push{RepoID: parent, Pack: begin(t, db),
+				Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(1)}}})
 		}
 		ids := []string{parent}
 		for i := range 30 {
 			ids = append(ids, NewID())
-			do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: ids[i+1], Namespace: "ns", Name: fmt.Sprint(i)}, Parent: parent, All: true}))
+			do(t,
+				db.Repos.Create(ctx, Creation{Repo: Repo{ID: ids[i+1], Namespace: "ns", Name: fmt.Sprint(i)},
+					Parent: parent, All: true}))
 		}
 		begun := time.Now()
 		for _, err := range parallel(len(ids), func(i int) error { return db.Repos.Delete(ctx, ids[i], nil, Cause{}) }) {
@@ -274,7 +282,8 @@ func TestForksAreDeletedAtOnce(t *testing.T) {
 		unused, err := db.Packs.Unused(ctx, time.Now().Add(time.Hour), 100)
 		do(t, err)
 		if before, err := db.Packs.Unused(ctx, begun, 100); err != nil || len(unused) != 20 || len(before) != 0 {
-			t.Errorf("unused packs: got %d, of which %d were unused before the deletion, %v; want 20 and 0", len(unused), len(before), err)
+			t.Errorf("unused packs: got %d, of which %d were unused before the deletion, %v; want 20 and 0", len(unused),
+				len(before), err)
 		}
 	})
 }

@@ -17,8 +17,8 @@ import (
 // of the database.
 const writerEnv = "RECORDS_TEST_WRITER"
 
-// writeInALoop pushes to a repository from several goroutines, so that transactions are committed in groups, until the process is
-// killed. It prints the name of each ref after the push was acknowledged.
+// writeInALoop pushes to a repository from several goroutines, so that transactions are committed in groups, until the
+// process is killed. It prints the name of each ref after the push was acknowledged.
 func writeInALoop() {
 	ctx := context.Background()
 	db, err := Open(ctx, os.Getenv(writerEnv))
@@ -110,8 +110,10 @@ func TestKilledWriter(t *testing.T) {
 					t.Errorf("event of ref %s, which is missing", e.Type)
 				}
 			}
-			if n := len(refs); len(s.Packs) != n || len(events) != n || rows(t, db, "audit") != n || s.Repo.Generation != int64(n+1) {
-				t.Errorf("%d refs, %d packs, %d events, %d audit entries, generation %d", n, len(s.Packs), len(events), rows(t, db, "audit"), s.Repo.Generation)
+			if n := len(refs); len(s.Packs) != n || len(events) != n || rows(t, db, "audit") != n ||
+				s.Repo.Generation != int64(n+1) {
+				t.Errorf("%d refs, %d packs, %d events, %d audit entries, generation %d", n, len(s.Packs), len(events),
+					rows(t, db, "audit"), s.Repo.Generation)
 			}
 			t.Logf("%d pushes were acknowledged, %d are there", len(acknowledged), len(refs))
 			if kind == "sqlite" {

@@ -36,7 +36,8 @@ type DB struct {
 	clock  func() time.Time // returns the current time; time.Now except in tests
 }
 
-// Open opens the database at url: sqlite:PATH or postgres://... It creates missing tables, and upgrades those of older versions.
+// Open opens the database at url: sqlite:PATH or postgres://... It creates missing tables, and upgrades those of older
+// versions.
 func Open(ctx context.Context, url string) (*DB, error) {
 	db := &DB{clock: time.Now}
 	db.group.db = db

@@ -61,14 +61,16 @@ var sqliteDialect = &dialect{
 
 const (
 	sqliteReaders = 4
-	// sqliteCache is the size in KiB of the page cache of each connection. It can be small because the kernel also caches the file.
+	// sqliteCache is the size in KiB of the page cache of each connection. It can be small because the kernel also caches
+	// the file.
 	sqliteCache = 1024
 	// busyTime is the maximum time for which a statement or a new connection waits for locks of other processes.
 	busyTime = 10 * time.Second
 )
 
-// openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one writer at a time,
-// and transactions that wait in the pool are served in order, but transactions that wait in SQLite are not.
+// openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one
+// writer at a time, and transactions that wait in the pool are served in order, but transactions that wait in SQLite
+// are not.
 func openSQLite(path string) (read, write *sql.DB, err error) {
 	if path == "" || path == ":memory:" {
 		return nil, nil, errors.New("open SQLite database: URL sqlite: needs the path of a file")
@@ -105,8 +107,8 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 		db.SetMaxIdleConns(connections)
 		return db, nil
 	}
-	// Linux distributions build SQLite with fdatasync, which does not wait for the modification time. The driver's default is fsync,
-	// and it keeps using fsync if this system has no fdatasync.
+	// Linux distributions build SQLite with fdatasync, which does not wait for the modification time. The driver's default
+	// is fsync, and it keeps using fsync if this system has no fdatasync.
 	_, _ = sqlite.Fdatasync(true)
 	// The log is truncated after a transaction that made it large, such as a push of 100,000 refs.
 	// With synchronous=FULL every commit is synced to the disk: a push that was acknowledged survives a power failure.
@@ -135,7 +137,8 @@ func classifySQLite(err error) class {
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_FULL:
 		return full
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR,
+		sqlite3.SQLITE_CANTOPEN,
 		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM:
 		return unavailable
 	case sqlite3.SQLITE_INTERRUPT:

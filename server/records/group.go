@@ -102,8 +102,8 @@ func (g *group) run(ctx context.Context, members []*member) error {
 			return err
 		}
 		if g.runOne(s, m); m.err != nil {
-			// After some errors, such as those of a full disk, SQLite has rolled back the whole transaction. The savepoint does not
-			// exist then.
+			// After some errors, such as those of a full disk, SQLite has rolled back the whole transaction. The savepoint does
+			// not exist then.
 			if _, err := s.ExecContext(ctx, "ROLLBACK TO member"); err != nil {
 				return m.err
 			}

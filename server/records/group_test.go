@@ -94,7 +94,8 @@ func TestFullDiskFailsAGroup(t *testing.T) {
 	do(t, err)
 	large := func(key string) func(t *tx) error {
 		return func(t *tx) error {
-			_, err := t.exec(context.Background(), "INSERT INTO settings (key, value) VALUES ($1, $2)", key, fmt.Sprintf("%0100000d", 1))
+			_, err := t.exec(context.Background(), "INSERT INTO settings (key, value) VALUES ($1, $2)", key,
+				fmt.Sprintf("%0100000d", 1))
 			return err
 		}
 	}
@@ -122,7 +123,8 @@ func TestCancelledWrites(t *testing.T) {
 			if i%2 == 0 {
 				go cancel()
 			}
-			_, err := db.Repos.Push(ctx, Push{RepoID: id, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(i)}}})
+			_, err := db.Repos.Push(ctx,
+				Push{RepoID: id, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(i)}}})
 			return err
 		}) {
 			if i%2 != 0 || !errors.Is(err, context.Canceled) {
@@ -131,7 +133,8 @@ func TestCancelledWrites(t *testing.T) {
 		}
 		refs, err := db.Repos.Refs(t.Context(), id)
 		do(t, err)
-		if repo, err := db.Repos.ByID(t.Context(), id); err != nil || len(refs) < 100 || repo.Generation != int64(len(refs)+1) {
+		if repo, err := db.Repos.ByID(t.Context(), id); err != nil || len(refs) < 100 ||
+			repo.Generation != int64(len(refs)+1) {
 			t.Errorf("%d refs at generation %d, %v", len(refs), repo.Generation, err)
 		}
 	})

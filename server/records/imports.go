@@ -68,7 +68,8 @@ func scanImport(row scanner) (i Import, err error) {
 }
 
 func importFields(i *Import) []any {
-	return []any{&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total, &i.Bytes, &i.Error,
+	return []any{&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total,
+		&i.Bytes, &i.Error,
 		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs, &i.Run}
 }
 
@@ -90,7 +91,8 @@ func (i *Imports) Begin(ctx context.Context, m Import, cause Cause) error {
 
 // Get returns the import of a repository.
 func (i *Imports) Get(ctx context.Context, repoID string) (Import, error) {
-	return readFirst(ctx, i.db, "find import", scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
+	return readFirst(ctx, i.db, "find import", scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1",
+		repoID)
 }
 
 // Open returns imports that are not finished. Within each namespace they are ordered by their last change, the oldest
@@ -110,8 +112,9 @@ func (i *Imports) Open(ctx context.Context, limit int) ([]Import, error) {
 // finished, or the repository was deleted.
 func (i *Imports) Take(ctx context.Context, repoID string) (m Import, err error) {
 	err = i.db.write(ctx, "begin attempt of import", func(t *tx) error {
-		m, err = first(ctx, t, scanImport, "UPDATE imports SET run = $2, updated = $3 WHERE repo_id = $1 AND finished = 0 RETURNING "+
-			importColumns, repoID, NewID(), t.now)
+		m, err = first(ctx, t, scanImport,
+			"UPDATE imports SET run = $2, updated = $3 WHERE repo_id = $1 AND finished = 0 RETURNING "+
+				importColumns, repoID, NewID(), t.now)
 		return err
 	})
 	return m, err
@@ -126,7 +129,8 @@ func (i *Imports) Save(ctx context.Context, m Import) error {
 func (t *tx) saveImport(ctx context.Context, m Import) error {
 	return orNone(ErrNotFound)(t.exec(ctx, `UPDATE imports SET state = $2, phase = $3, done = $4, total = $5, bytes = $6,
 		error = $7, attempts = $8, finished = $9, refs = $10, updated = $11 WHERE repo_id = $1 AND run = $12 AND finished = 0`,
-		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished, append([]byte{}, m.Refs...), t.now,
+		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished,
+		append([]byte{}, m.Refs...), t.now,
 		m.Run))
 }
 
@@ -149,7 +153,8 @@ func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err 
 		if err := t.saveImport(ctx, m.Import); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, `UPDATE repos SET status = $2, shallow = $3, default_branch = CASE WHEN $4 = '' THEN default_branch ELSE $4 END,
+		_, err := t.exec(ctx,
+			`UPDATE repos SET status = $2, shallow = $3, default_branch = CASE WHEN $4 = '' THEN default_branch ELSE $4 END,
 			updated = $5, {grow} WHERE id = $1`, m.Push.RepoID, string(Ready), m.Shallow, m.DefaultBranch, t.now)
 		if err != nil {
 			return err
@@ -186,7 +191,8 @@ func (t *tx) ready(ctx context.Context, repoID string) error {
 // no unfinished import, because the process that created it died. state and cause are those of the failed import.
 func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause string) error {
 	return i.db.write(ctx, "end abandoned imports", func(t *tx) error {
-		repos, err := list(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos WHERE status = $1 AND deleted = 0 AND created < $2
+		repos, err := list(ctx, t, scanRepo, "SELECT "+repoColumns+
+			` FROM repos WHERE status = $1 AND deleted = 0 AND created < $2
 			AND NOT EXISTS (SELECT 1 FROM imports m WHERE m.repo_id = repos.id AND m.finished = 0)`, string(Importing), before)
 		if err != nil {
 			return err

@@ -36,12 +36,13 @@ func TestAnImportEndsInOneStep(t *testing.T) {
 		m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Attempts = "running", "receiving", 1, 2, 3, 1
 		do(t, db.Imports.Save(t.Context(), m))
 		m.State, m.Finished, m.Refs = "succeeded", time.Now(), []byte("refs")
-		results, err := db.Imports.Finish(t.Context(), Imported{Import: m, DefaultBranch: "trunk", Shallow: oid(3) + "\n", Push: Push{
-			RepoID: id, Updates: []RefUpdate{{"refs/heads/trunk", zeros, oid(1)}}, Pack: begin(t, db),
-			Events: func(done []RefUpdate) []Event {
-				return []Event{{Type: "imported", Namespace: "ns", Repo: "r", Body: []byte("{}")}}
-			},
-		}})
+		results, err := db.Imports.Finish(t.Context(),
+			Imported{Import: m, DefaultBranch: "trunk", Shallow: oid(3) + "\n", Push: Push{
+				RepoID: id, Updates: []RefUpdate{{"refs/heads/trunk", zeros, oid(1)}}, Pack: begin(t, db),
+				Events: func(done []RefUpdate) []Event {
+					return []Event{{Type: "imported", Namespace: "ns", Repo: "r", Body: []byte("{}")}}
+				},
+			}})
 		do(t, err)
 		if len(results) != 1 || results[0] != nil {
 			t.Errorf("results %v", results)
@@ -62,13 +63,15 @@ func TestAnImportEndsInOneStep(t *testing.T) {
 			t.Errorf("usage %+v, want one import", usage)
 		}
 		fork := NewID()
-		do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: fork, Namespace: "ns", Name: "fork"}, Parent: id, All: true}))
+		do(t,
+			db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: fork, Namespace: "ns", Name: "fork"}, Parent: id, All: true}))
 		if r, err := db.Repos.ByID(t.Context(), fork); err != nil || r.Shallow != repo.Shallow {
 			t.Errorf("fork has the shallow commits %q (%v)", r.Shallow, err)
 		}
 		m.URL = ""
 		do(t, db.Imports.Begin(t.Context(), Import{RepoID: id, URL: "https://example.com/other", State: "queued"}, Cause{}))
-		if got, _ := importOf(t, db, id); got.URL != "https://example.com/other" || string(got.Refs) != "refs" || !got.Finished.IsZero() || got.Bytes != 0 {
+		if got, _ := importOf(t, db, id); got.URL != "https://example.com/other" || string(got.Refs) != "refs" ||
+			!got.Finished.IsZero() || got.Bytes != 0 {
 			t.Errorf("import that is repeated: %+v", got)
 		}
 		do(t, db.Repos.Delete(t.Context(), id, nil, Cause{}))
@@ -83,13 +86,17 @@ func TestAnImportThatNeverBeganFails(t *testing.T) {
 		old, young, running := NewID(), NewID(), NewID()
 		hour := time.Now().Add(-time.Hour)
 		for id, created := range map[string]time.Time{old: hour, running: hour, young: {}} {
-			do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: id, Namespace: "ns", Name: id, Status: Importing, Created: created, Source: "https://e/r"}}))
+			do(t,
+				db.Repos.Create(t.Context(),
+					Creation{Repo: Repo{ID: id, Namespace: "ns", Name: id, Status: Importing, Created: created,
+						Source: "https://e/r"}}))
 		}
 		do(t, db.Imports.Begin(t.Context(), Import{RepoID: running, State: "queued"}, Cause{}))
 		for range 2 {
 			do(t, db.Imports.Abandoned(t.Context(), time.Now().Add(-time.Minute), "failed", "node died"))
 		}
-		if m, r := importOf(t, db, old); r.Status != Ready || m.State != "failed" || m.Error != "node died" || m.URL != "https://e/r" {
+		if m, r := importOf(t, db, old); r.Status != Ready || m.State != "failed" || m.Error != "node died" ||
+			m.URL != "https://e/r" {
 			t.Errorf("abandoned import: %+v of %+v", m, r)
 		}
 		if m, r := importOf(t, db, running); r.Status != Importing || m.State != "queued" {

@@ -20,7 +20,8 @@ type RepoQuery struct {
 }
 
 // repoOrders are the columns for the orders in which repositories can be listed.
-var repoOrders = map[string]string{"created_at": "created", "updated_at": "updated", "last_push_at": "last_push", "name": "folded"}
+var repoOrders = map[string]string{"created_at": "created", "updated_at": "updated", "last_push_at": "last_push",
+	"name": "folded"}
 
 // cursor is a position in a list of repositories: after the last one that the client has received. Clients get it as an
 // opaque text.
@@ -37,8 +38,8 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor returns the cursor for a query. It returns ErrCursor for a text that is not a cursor, and for a cursor of a list in
-// another order.
+// parseCursor returns the cursor for a query. It returns ErrCursor for a text that is not a cursor, and for a cursor of
+// a list in another order.
 func parseCursor(q RepoQuery) (c cursor, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(q.After)
 	if err == nil {
@@ -64,8 +65,8 @@ func (c cursor) value() any {
 // likeEscape escapes a text for LIKE.
 var likeEscape = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// List returns a page of repositories, the number of repositories on all pages, and the cursor of the next page, which is "" on the
-// last page. It returns ErrCursor for a cursor that does not belong to the query.
+// List returns a page of repositories, the number of repositories on all pages, and the cursor of the next page, which
+// is "" on the last page. It returns ErrCursor for a cursor that does not belong to the query.
 func (r *Repos) List(ctx context.Context, q RepoQuery) (page []Repo, total int, next string, err error) {
 	if q.Sort == "" {
 		q.Sort = "created_at"
@@ -107,7 +108,8 @@ func (r *Repos) List(ctx context.Context, q RepoQuery) (page []Repo, total int, 
 		// One row more than the limit is read, to find out whether there is a next page.
 		rows, err := list(ctx, t, func(row scanner) (k keyed, err error) {
 			return k, row.Scan(append(repoFields(&k.repo), &k.key)...)
-		}, fmt.Sprintf("SELECT %s, repo%s ORDER BY %s %s, repo %s LIMIT $%d OFFSET $%d", repoColumns, where, column, direction, direction,
+		}, fmt.Sprintf("SELECT %s, repo%s ORDER BY %s %s, repo %s LIMIT $%d OFFSET $%d", repoColumns, where, column,
+			direction, direction,
 			len(args)+1, len(args)+2), append(args, q.Limit+1, q.Offset)...)
 		if err != nil {
 			return err

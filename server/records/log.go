@@ -20,11 +20,12 @@ type Audit struct{ db *DB }
 
 // log adds events and audit entries to a transaction.
 //
-// Their numbers grow in the order in which they become visible, so that a client that has read up to a number never misses an entry
-// that becomes visible later. In SQLite, the transaction takes them from a counter. In PostgreSQL, several transactions add entries at
-// once, and they are committed in an unknown order: a sequence would number them in another order, and a counter would make each
-// transaction wait until the previous one is synced to the disk. So PostgreSQL stores the entries without numbers, and the method
-// number assigns numbers to visible entries before they are read.
+// Their numbers grow in the order in which they become visible, so that a client that has read up to a number never
+// misses an entry that becomes visible later. In SQLite, the transaction takes them from a counter. In PostgreSQL,
+// several transactions add entries at once, and they are committed in an unknown order: a sequence would number them in
+// another order, and a counter would make each transaction wait until the previous one is synced to the disk. So
+// PostgreSQL stores the entries without numbers, and the method number assigns numbers to visible entries before they
+// are read.
 func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) error {
 	n := len(events) + len(entries)
 	if n == 0 {
@@ -43,7 +44,8 @@ func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) erro
 		if e.Time.IsZero() {
 			e.Time = t.now
 		}
-		if _, err := t.exec(ctx, "INSERT INTO events (seq, type, namespace, repo, time, body) VALUES ($1, $2, $3, $4, $5, $6)",
+		if _, err := t.exec(ctx,
+			"INSERT INTO events (seq, type, namespace, repo, time, body) VALUES ($1, $2, $3, $4, $5, $6)",
 			next(), e.Type, e.Namespace, e.Repo, e.Time, []byte(e.Body)); err != nil {
 			return err
 		}
@@ -55,14 +57,16 @@ func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) erro
 		}
 		if _, err := t.exec(ctx, `INSERT INTO audit (seq, time, token, actor, remote, method, target, result, detail)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			next(), a.Time, a.Cause.TokenID, a.Cause.Actor, a.Cause.Remote, a.Cause.Method, a.Cause.Target, a.Result, a.Detail); err != nil {
+			next(), a.Time, a.Cause.TokenID, a.Cause.Actor, a.Cause.Remote, a.Cause.Method, a.Cause.Target, a.Result,
+			a.Detail); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// number assigns numbers to the entries of the log that have none. It is called before entries are read by their numbers.
+// number assigns numbers to the entries of the log that have none. It is called before entries are read by their
+// numbers.
 func (db *DB) number(ctx context.Context) error {
 	if !db.dialect.parallel {
 		return nil
@@ -85,8 +89,9 @@ func (db *DB) number(ctx context.Context) error {
 		for _, table := range []string{"events", "audit"} {
 			// The statement sees all entries that were committed before it began. Entries that are committed later get
 			// larger numbers in a later call.
-			n, err := t.exec(ctx, "UPDATE "+table+" SET seq = $1 + f.i FROM (SELECT entry, row_number() OVER (ORDER BY entry) AS i FROM "+table+
-				" WHERE seq IS NULL) f WHERE "+table+".entry = f.entry", last)
+			n, err := t.exec(ctx,
+				"UPDATE "+table+" SET seq = $1 + f.i FROM (SELECT entry, row_number() OVER (ORDER BY entry) AS i FROM "+table+
+					" WHERE seq IS NULL) f WHERE "+table+".entry = f.entry", last)
 			if err != nil {
 				return err
 			}
@@ -212,7 +217,8 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 			if err := e.db.write(ctx, "drop old "+table, func(t *tx) error {
 				// Entries with larger numbers are newer, except for a few that different nodes have added at about the
 				// same time.
-				rows, err := t.exec(ctx, "DELETE FROM "+table+" WHERE seq IN (SELECT seq FROM "+table+" ORDER BY seq LIMIT $1) AND time < $2",
+				rows, err := t.exec(ctx, "DELETE FROM "+table+" WHERE seq IN (SELECT seq FROM "+table+
+					" ORDER BY seq LIMIT $1) AND time < $2",
 					dropped, before)
 				more = rows == dropped
 				return err
@@ -230,10 +236,12 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 		}
 	}
 	return e.db.write(ctx, "drop old tokens and repositories", func(t *tx) error {
-		if _, err := t.exec(ctx, "DELETE FROM deliveries WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.seq = deliveries.seq)"); err != nil {
+		if _, err := t.exec(ctx,
+			"DELETE FROM deliveries WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.seq = deliveries.seq)"); err != nil {
 			return err
 		}
-		if _, err := t.exec(ctx, "DELETE FROM tokens WHERE expires <> 0 AND expires < $1 OR revoked <> 0 AND revoked < $1", before); err != nil {
+		if _, err := t.exec(ctx, "DELETE FROM tokens WHERE expires <> 0 AND expires < $1 OR revoked <> 0 AND revoked < $1",
+			before); err != nil {
 			return err
 		}
 		_, err := t.exec(ctx, "DELETE FROM repos WHERE deleted <> 0 AND deleted <= $1", t.now.Add(-tombstone))
@@ -254,12 +262,14 @@ func (a *Audit) After(ctx context.Context, seq int64, limit int) (entries []Audi
 	if err := a.db.number(ctx); err != nil {
 		return nil, err
 	}
-	return readList(ctx, a.db, "read audit log", scanAuditEntry, `SELECT seq, time, token, actor, remote, method, target, result, detail
+	return readList(ctx, a.db, "read audit log", scanAuditEntry,
+		`SELECT seq, time, token, actor, remote, method, target, result, detail
 			FROM audit WHERE seq > $1 ORDER BY seq LIMIT $2`, seq, limit)
 }
 
 func scanAuditEntry(row scanner) (a AuditEntry, err error) {
-	err = row.Scan(&a.Seq, stamp{&a.Time}, &a.Cause.TokenID, &a.Cause.Actor, &a.Cause.Remote, &a.Cause.Method, &a.Cause.Target,
+	err = row.Scan(&a.Seq, stamp{&a.Time}, &a.Cause.TokenID, &a.Cause.Actor, &a.Cause.Remote, &a.Cause.Method,
+		&a.Cause.Target,
 		&a.Result, &a.Detail)
 	return a, err
 }

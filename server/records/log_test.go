@@ -22,8 +22,10 @@ func TestEventsSelected(t *testing.T) {
 		default:
 		}
 		do(t, db.Events.Add(ctx, []Event{
-			{Type: "1", Namespace: "a", Repo: "x", Body: []byte("{}")}, {Type: "2", Namespace: "a", Repo: "y", Body: []byte("{}")},
-			{Type: "3", Namespace: "b", Repo: "x", Body: []byte("{}")}, {Type: "4", Namespace: "a", Repo: "x", Body: []byte("{}")},
+			{Type: "1", Namespace: "a", Repo: "x", Body: []byte("{}")},
+			{Type: "2", Namespace: "a", Repo: "y", Body: []byte("{}")},
+			{Type: "3", Namespace: "b", Repo: "x", Body: []byte("{}")},
+			{Type: "4", Namespace: "a", Repo: "x", Body: []byte("{}")},
 		}))
 		await.Receive(t, changed)
 		all, err := db.Events.After(ctx, 0, "", "", 10)
@@ -33,7 +35,8 @@ func TestEventsSelected(t *testing.T) {
 			after           int64
 			limit           int
 			want            string
-		}{{"", "", 0, 9, "1234"}, {"a", "", 0, 9, "124"}, {"a", "x", 0, 9, "14"}, {"a", "x", all[0].Seq, 9, "4"}, {"", "", 0, 2, "12"}, {"c", "", 0, 9, ""}} {
+		}{{"", "", 0, 9, "1234"}, {"a", "", 0, 9, "124"}, {"a", "x", 0, 9, "14"}, {"a", "x", all[0].Seq, 9, "4"},
+			{"", "", 0, 2, "12"}, {"c", "", 0, 9, ""}} {
 			got, err := db.Events.After(ctx, c.after, c.namespace, c.repo, c.limit)
 			do(t, err)
 			types := ""
@@ -58,8 +61,8 @@ func TestEventsSelected(t *testing.T) {
 	})
 }
 
-// TestEventsInOrderOfCommits reads events while many transactions add some, and checks that a reader that continues after the last
-// number that it has seen gets every event once.
+// TestEventsInOrderOfCommits reads events while many transactions add some, and checks that a reader that continues
+// after the last number that it has seen gets every event once.
 func TestEventsInOrderOfCommits(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		const writers, each = 8, 40
@@ -72,9 +75,10 @@ func TestEventsInOrderOfCommits(t *testing.T) {
 		for w, id := range ids {
 			wg.Go(func() {
 				for i := range each {
-					_, err := db.Repos.Push(ctx, Push{RepoID: id, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(i)}},
-						Events: func([]RefUpdate) []Event { return []Event{{Type: fmt.Sprintf("%d.%d", w, i), Body: []byte("{}")}} },
-						Cause:  Cause{Actor: "test"}})
+					_, err := db.Repos.Push(ctx,
+						Push{RepoID: id, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(i)}},
+							Events: func([]RefUpdate) []Event { return []Event{{Type: fmt.Sprintf("%d.%d", w, i), Body: []byte("{}")}} },
+							Cause:  Cause{Actor: "test"}})
 					if err != nil {
 						t.Error(err)
 					}
@@ -159,7 +163,8 @@ func TestUsage(t *testing.T) {
 			}))
 		}
 		for query, want := range map[[4]string]string{
-			{"a", "", "2026-01-01", "2026-01-31"}:  "[{2026-01-02 a 1 fetch 4 20} {2026-01-02 a 2 fetch 2 2} {2026-01-03 a 1 push 2 0}]",
+			{"a", "", "2026-01-01",
+				"2026-01-31"}: "[{2026-01-02 a 1 fetch 4 20} {2026-01-02 a 2 fetch 2 2} {2026-01-03 a 1 push 2 0}]",
 			{"a", "1", "2026-01-03", "2026-01-03"}: "[{2026-01-03 a 1 push 2 0}]",
 			{"c", "", "2026-01-01", "2026-01-31"}:  "[]",
 		} {
@@ -170,7 +175,8 @@ func TestUsage(t *testing.T) {
 			}
 		}
 		id := create(t, db, "r")
-		push(t, db, Push{RepoID: id, TokenID: "tok" + id, Pack: begin(t, db), Updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}})
+		push(t, db, Push{RepoID: id, TokenID: "tok" + id, Pack: begin(t, db),
+			Updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}})
 		got, err := db.Usage.List(ctx, "ns", id, "2000-01-01", "9999-01-01")
 		do(t, err)
 		if len(got) != 1 || got[0].Operation != "push" || got[0].Count != 1 || got[0].Bytes != 100 {

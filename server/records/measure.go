@@ -31,7 +31,8 @@ func (db *DB) Metrics(w *metrics.Writer) {
 	w.Family("artifactfs_server_database_duration_seconds", metrics.Histograms, "Duration of calls of the database.")
 	w.Histogram(&db.calls.reads, metrics.Label{Name: "kind", Value: "read"})
 	w.Histogram(&db.calls.writes, metrics.Label{Name: "kind", Value: "write"})
-	w.Family("artifactfs_server_database_failures_total", metrics.Counter, "Calls that failed because the database was away or full.")
+	w.Family("artifactfs_server_database_failures_total", metrics.Counter,
+		"Calls that failed because the database was away or full.")
 	w.Sample(float64(db.calls.away.Load()), metrics.Label{Name: "cause", Value: "away"})
 	w.Sample(float64(db.calls.full.Load()), metrics.Label{Name: "cause", Value: "full"})
 }

@@ -42,7 +42,8 @@ func (t *tx) addNamespace(ctx context.Context, ns Namespace) (created bool, err 
 	if ns.Jurisdiction == "" {
 		ns.Jurisdiction = "unrestricted"
 	}
-	rows, err := t.exec(ctx, `INSERT INTO namespaces (folded, name, jurisdiction, created, updated) VALUES ($1, $2, $3, $4, $5)
+	rows, err := t.exec(ctx,
+		`INSERT INTO namespaces (folded, name, jurisdiction, created, updated) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (folded) DO NOTHING`, fold(ns.Name), ns.Name, ns.Jurisdiction, ns.Created, ns.Updated)
 	return rows == 1, err
 }
@@ -55,7 +56,8 @@ func (n *Namespaces) Get(ctx context.Context, name string) (Namespace, error) {
 
 // List returns up to limit namespaces whose names follow the name after, in the order of their names, and the number of
 // all namespaces. offset is the number of namespaces to skip.
-func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) (page []Namespace, total int, err error) {
+func (n *Namespaces) List(ctx context.Context, after string,
+	offset, limit int) (page []Namespace, total int, err error) {
 	err = n.db.read(ctx, "list namespaces", func(t *tx) error {
 		all, err := t.count(ctx, "SELECT count(*) FROM namespaces")
 		if err != nil {
@@ -77,7 +79,8 @@ func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error
 		// The lock makes this transaction wait for transactions that create repositories in the namespace (see
 		// lockNamespace).
 		var locked string
-		if err := t.one(ctx, []any{&locked}, "SELECT name FROM namespaces WHERE folded = $1{update}", fold(name)); err != nil {
+		if err := t.one(ctx, []any{&locked}, "SELECT name FROM namespaces WHERE folded = $1{update}",
+			fold(name)); err != nil {
 			return err
 		}
 		repos, err := t.count(ctx, "SELECT count(*) FROM repos WHERE namespace_folded = $1 AND deleted = 0", fold(name))
@@ -155,10 +158,13 @@ func (n *Namespaces) Amounts(ctx context.Context, name string) (a Amounts, err e
 			query string
 		}{
 			{&a.Repos, "SELECT count(*) FROM repos WHERE namespace_folded = $1 AND deleted = 0"},
-			{&a.Bytes, "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo IN " + of + ")"},
+			{&a.Bytes,
+				"SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo IN " +
+					of + ")"},
 			{&a.Bytes, "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM archives WHERE repo IN " + of},
 			{&a.Refs, "SELECT count(*) FROM refs WHERE length(id) > 0 AND repo IN " + of},
-			{&a.Refs, `SELECT CAST(COALESCE(SUM(r.n * (SELECT count(*) FROM refs s WHERE s.repo = -r.shared)), 0) AS BIGINT) FROM (SELECT shared,
+			{&a.Refs,
+				`SELECT CAST(COALESCE(SUM(r.n * (SELECT count(*) FROM refs s WHERE s.repo = -r.shared)), 0) AS BIGINT) FROM (SELECT shared,
 				count(*) AS n FROM repos WHERE namespace_folded = $1 AND deleted = 0 AND shared <> 0 GROUP BY shared) r`},
 		} {
 			n, err := t.count(ctx, part.query, fold(name))

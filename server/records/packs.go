@@ -24,8 +24,8 @@ func scanPack(row scanner) (p Pack, err error) {
 	return p, err
 }
 
-// Begin records a pack before its files are stored, so that Unused finds the pack if the process dies. Push and Replace accept
-// recorded packs only.
+// Begin records a pack before its files are stored, so that Unused finds the pack if the process dies. Push and Replace
+// accept recorded packs only.
 func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 	return p.db.write(ctx, "record pack "+pack.ID, func(t *tx) error {
 		if pack.Created.IsZero() {
@@ -40,7 +40,8 @@ func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 // link adds a pack to a repository, and stores the number and the sizes of its files, which are complete at that time.
 func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
 	// The update locks the row, so a transaction of Condemn waits for this transaction, and then finds the link.
-	keys, err := list(ctx, t, scanInt, `UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
+	keys, err := list(ctx, t, scanInt,
+		`UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
 		WHERE id = $1 AND idle_since <> -1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
 	if err != nil {
 		return err
@@ -54,8 +55,8 @@ func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
 	return err
 }
 
-// Replace replaces packs of a repository by others with the same objects, in one transaction. It returns ErrNotFound if the repository
-// no longer has all of the old packs.
+// Replace replaces packs of a repository by others with the same objects, in one transaction. It returns ErrNotFound if
+// the repository no longer has all of the old packs.
 func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs []Pack) error {
 	return p.db.write(ctx, "replace packs of repository "+repoID, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, repoID)
@@ -87,7 +88,8 @@ func (p *Packs) Collect(ctx context.Context, repoID string, version Version, old
 // collections.
 func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, packs []Pack, collections int) error {
 	for _, id := range old {
-		keys, err := list(ctx, t, scanInt, `DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
+		keys, err := list(ctx, t, scanInt,
+			`DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
 			RETURNING pack`, repo.key, id)
 		if err != nil {
 			return err
@@ -125,7 +127,8 @@ func (p *Packs) Condemn(ctx context.Context, id string, before time.Time) (conde
 		// The lock makes this transaction wait for a push that links the pack. The links are counted by a separate
 		// statement, which sees that push.
 		var key int64
-		err := t.one(ctx, []any{&key}, "SELECT pack FROM packs WHERE id = $1 AND idle_since <> 0 AND idle_since < $2{update}", id, before)
+		err := t.one(ctx, []any{&key}, "SELECT pack FROM packs WHERE id = $1 AND idle_since <> 0 AND idle_since < $2{update}",
+			id, before)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -171,7 +174,8 @@ func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]
 // twice.
 func (p *Packs) Totals(ctx context.Context, repoID string) (objects, bytes int64, err error) {
 	err = p.db.single(ctx, "measure repository "+repoID, func(t *tx) error {
-		return t.one(ctx, []any{&objects, &bytes}, `SELECT CAST(COALESCE(SUM(p.objects), 0) AS BIGINT), CAST(COALESCE(SUM(p.bytes), 0) AS BIGINT)
+		return t.one(ctx, []any{&objects, &bytes},
+			`SELECT CAST(COALESCE(SUM(p.objects), 0) AS BIGINT), CAST(COALESCE(SUM(p.bytes), 0) AS BIGINT)
 			FROM repos r JOIN links l ON l.repo = r.repo JOIN packs p ON p.pack = l.pack WHERE r.id = $1`, repoID)
 	})
 	return objects, bytes, err

@@ -51,7 +51,8 @@ func TestPackIsUnusedAfterItsLastLink(t *testing.T) {
 		a := create(t, db, "a")
 		pack.Bytes, pack.Extensions = 999, []string{".pack"}
 		push(t, db, Push{RepoID: a, Pack: pack, Updates: []RefUpdate{{"refs/heads/main", zeros, oid(1)}}})
-		if s, err := db.Repos.Snapshot(ctx, a); err != nil || len(s.Packs) != 1 || s.Packs[0].Bytes != 999 || len(s.Packs[0].Extensions) != 1 {
+		if s, err := db.Repos.Snapshot(ctx, a); err != nil || len(s.Packs) != 1 || s.Packs[0].Bytes != 999 ||
+			len(s.Packs[0].Extensions) != 1 {
 			t.Errorf("pack has not the values of the push: %+v, %v", s.Packs, err)
 		}
 		b := NewID()
@@ -73,13 +74,15 @@ func TestPackIsUnusedAfterItsLastLink(t *testing.T) {
 			t.Errorf("condemn pack after grace: got %v, %v", ok, err)
 		}
 		c := create(t, db, "c")
-		if _, err := db.Repos.Push(ctx, Push{RepoID: c, Pack: pack, Updates: []RefUpdate{{"refs/heads/main", zeros, oid(1)}}}); !errors.Is(err, ErrUnavailable) {
+		if _, err := db.Repos.Push(ctx, Push{RepoID: c, Pack: pack,
+			Updates: []RefUpdate{{"refs/heads/main", zeros, oid(1)}}}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("push a condemned pack: got %v, want ErrUnavailable", err)
 		}
 		unused("when condemned", start, pack)
 		do(t, db.Packs.Forget(ctx, pack.ID))
 		unused("when forgotten", now.Add(time.Hour))
-		if _, err := db.Repos.Push(ctx, Push{RepoID: c, Pack: pack, Updates: []RefUpdate{{"refs/heads/main", zeros, oid(1)}}}); !errors.Is(err, ErrUnavailable) {
+		if _, err := db.Repos.Push(ctx, Push{RepoID: c, Pack: pack,
+			Updates: []RefUpdate{{"refs/heads/main", zeros, oid(1)}}}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("push a forgotten pack: got %v, want ErrUnavailable", err)
 		}
 		if got := refsOf(t, db, c); got != "" {
@@ -137,7 +140,8 @@ func TestReplace(t *testing.T) {
 		if got := packIDs(t, db, id); !slices.Equal(got, []string{old[2], joined.ID}) {
 			t.Errorf("packs after a replacement that failed: got %v", got)
 		}
-		if err := db.Packs.Collect(ctx, id, before.Version, []string{old[2], joined.ID}, []Pack{*other}); !errors.Is(err, ErrChanged) {
+		if err := db.Packs.Collect(ctx, id, before.Version, []string{old[2], joined.ID},
+			[]Pack{*other}); !errors.Is(err, ErrChanged) {
 			t.Errorf("collect garbage of a repository that has changed: got %v, want ErrChanged", err)
 		}
 		now, err := db.Repos.ByID(ctx, id)
@@ -146,9 +150,11 @@ func TestReplace(t *testing.T) {
 		after, err := db.Repos.ByID(ctx, id)
 		do(t, err)
 		if after.Generation != before.Generation+2 || after.Collections != 1 {
-			t.Errorf("got generation %d and collections %d, want %d and 1", after.Generation, after.Collections, before.Generation+2)
+			t.Errorf("got generation %d and collections %d, want %d and 1", after.Generation, after.Collections,
+				before.Generation+2)
 		}
-		late := Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: "late"}, Parent: id, Refs: []Ref{{"refs/heads/a", oid(1)}}}
+		late := Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: "late"}, Parent: id,
+			Refs: []Ref{{"refs/heads/a", oid(1)}}}
 		if err := db.Repos.Create(ctx, late); !errors.Is(err, ErrCollected) {
 			t.Errorf("fork with refs that were looked up before the collection: got %v, want ErrCollected", err)
 		}

@@ -21,7 +21,8 @@ var postgresDialect = &dialect{
 	types: strings.NewReplacer("{key}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{bytes}", "BYTEA",
 		"{folded}", `TEXT COLLATE "C"`, "{clustered}", "",
 		"{numbered}", "entry BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, seq BIGINT UNIQUE"),
-	words: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED",
+	words: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}",
+		" FOR UPDATE OF d SKIP LOCKED",
 		"{bytes}", "BYTEA", "{stamp}", postgresStamp, "{grow}", grow(postgresStamp)),
 	// All statements of the transaction see the state of the database that the first statement sees.
 	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
@@ -48,7 +49,8 @@ func openPostgres(url string) (*sql.DB, error) {
 	}
 	for name, value := range map[string]string{
 		"application_name": "artifactfs",
-		// PostgreSQL ends a transaction that sends no statement for this time, so that a node that hangs does not keep its locks.
+		// PostgreSQL ends a transaction that sends no statement for this time, so that a node that hangs does not keep its
+		// locks.
 		"idle_in_transaction_session_timeout": "30s",
 		"lock_timeout":                        "20s",
 		// A push is acknowledged after its commit, so the commit must be on disk, whatever the default of the database is.
@@ -69,7 +71,8 @@ func openPostgres(url string) (*sql.DB, error) {
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresIdle)
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	// After a failover, connections to the previous server must end at some time, although that server still answers reads.
+	// After a failover, connections to the previous server must end at some time, although that server still answers
+	// reads.
 	db.SetConnMaxLifetime(5 * time.Minute)
 	return db, nil
 }

@@ -83,7 +83,8 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 			events = p.Events(refs.done)
 		}
 	}
-	usage := UsageRow{Day: t.now.Format("2006-01-02"), Namespace: repo.namespace, RepoID: p.RepoID, Operation: "push", Count: 1}
+	usage := UsageRow{Day: t.now.Format("2006-01-02"), Namespace: repo.namespace, RepoID: p.RepoID,
+		Operation: "push", Count: 1}
 	switch {
 	case p.Usage != "":
 		usage.Operation = p.Usage
@@ -108,7 +109,8 @@ func (t *tx) checkToken(ctx context.Context, id string, counts bool) error {
 		lock = "{update}" // with a shared lock, two such transactions would wait for each other
 	}
 	var token Token
-	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1"+lock, id)
+	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}},
+		"SELECT expires, revoked FROM tokens WHERE id = $1"+lock, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrRevoked
 	}

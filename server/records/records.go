@@ -205,7 +205,8 @@ func (e Event) Matches(namespace, repo string, types []string) bool {
 		(len(types) == 0 || slices.Contains(types, e.Type))
 }
 
-// RefUpdate is a request to change a ref from the id Old to the id New. An id of zeros means that the ref does not exist.
+// RefUpdate is a request to change a ref from the id Old to the id New. An id of zeros means that the ref does not
+// exist.
 type RefUpdate struct {
 	Name string
 	Old  string

@@ -103,8 +103,9 @@ func TestPushUpdatesRefs(t *testing.T) {
 			after   string
 		}{
 			{name: "create", updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}, want: []string{""}, after: "refs/heads/a=2"},
-			{name: "create existing", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}},
-				want: []string{"reference already exists"}, after: "refs/heads/a=1"},
+			{name: "create existing", refs: []Ref{{"refs/heads/a", oid(0)}},
+				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}},
+				want:    []string{"reference already exists"}, after: "refs/heads/a=1"},
 			{name: "move", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", oid(0), oid(1)}},
 				want: []string{""}, after: "refs/heads/a=2"},
 			{name: "create again", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", zeros, oid(0)}},
@@ -114,7 +115,8 @@ func TestPushUpdatesRefs(t *testing.T) {
 			{name: "move stale", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", oid(5), oid(1)}},
 				want: []string{"stale ref"}, after: "refs/heads/a=1"},
 			{name: "move missing", updates: []RefUpdate{{"refs/heads/a", oid(5), oid(1)}}, want: []string{"stale ref"}},
-			{name: "remove", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", oid(0), zeros}}, want: []string{""}},
+			{name: "remove", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", oid(0), zeros}},
+				want: []string{""}},
 			{name: "remove stale", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a", oid(1), zeros}},
 				want: []string{"stale ref"}, after: "refs/heads/a=1"},
 			{name: "remove missing", updates: []RefUpdate{{"refs/heads/a", zeros, zeros}}, want: []string{""}},
@@ -125,19 +127,25 @@ func TestPushUpdatesRefs(t *testing.T) {
 				want: []string{"", "multiple updates for the same ref are not allowed"}, after: "refs/heads/a=2"},
 			{name: "below a ref", refs: []Ref{{"refs/heads/a", oid(0)}}, updates: []RefUpdate{{"refs/heads/a/b", zeros, oid(1)}},
 				want: []string{"'refs/heads/a' exists; cannot create 'refs/heads/a/b'"}, after: "refs/heads/a=1"},
-			{name: "above a ref", refs: []Ref{{"refs/heads/a-", oid(4)}, {"refs/heads/a/b/c", oid(0)}, {"refs/heads/a0", oid(5)}},
+			{name: "above a ref", refs: []Ref{{"refs/heads/a-", oid(4)}, {"refs/heads/a/b/c", oid(0)},
+				{"refs/heads/a0", oid(5)}},
 				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}},
-				want:    []string{"'refs/heads/a/b/c' exists; cannot create 'refs/heads/a'"}, after: "refs/heads/a-=5 refs/heads/a/b/c=1 refs/heads/a0=6"},
+				want:    []string{"'refs/heads/a/b/c' exists; cannot create 'refs/heads/a'"},
+				after:   "refs/heads/a-=5 refs/heads/a/b/c=1 refs/heads/a0=6"},
 			{name: "neighbours of a directory", refs: []Ref{{"refs/heads/a-", oid(4)}, {"refs/heads/a0", oid(5)}},
-				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}, want: []string{""}, after: "refs/heads/a=2 refs/heads/a-=5 refs/heads/a0=6"},
-			{name: "directory and file at once", updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}, {"refs/heads/a/b", zeros, oid(1)}},
-				want: []string{"", "cannot process 'refs/heads/a' and 'refs/heads/a/b' at the same time"}, after: "refs/heads/a=2"},
+				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}, want: []string{""},
+				after: "refs/heads/a=2 refs/heads/a-=5 refs/heads/a0=6"},
+			{name: "directory and file at once",
+				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}, {"refs/heads/a/b", zeros, oid(1)}},
+				want:    []string{"", "cannot process 'refs/heads/a' and 'refs/heads/a/b' at the same time"},
+				after:   "refs/heads/a=2"},
 			{name: "file becomes directory", refs: []Ref{{"refs/heads/a", oid(0)}},
 				updates: []RefUpdate{{"refs/heads/a/b", zeros, oid(1)}, {"refs/heads/a", oid(0), zeros}}, want: []string{"", ""},
 				after: "refs/heads/a/b=2"},
 			{name: "directory becomes file", refs: []Ref{{"refs/heads/a/b", oid(0)}, {"refs/heads/a/c", oid(0)}},
-				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}, {"refs/heads/a/b", oid(0), zeros}, {"refs/heads/a/c", oid(0), zeros}},
-				want:    []string{"", "", ""}, after: "refs/heads/a=2"},
+				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}, {"refs/heads/a/b", oid(0), zeros},
+					{"refs/heads/a/c", oid(0), zeros}},
+				want: []string{"", "", ""}, after: "refs/heads/a=2"},
 			{name: "directory keeps a ref", refs: []Ref{{"refs/heads/a/b", oid(0)}, {"refs/heads/a/c", oid(0)}},
 				updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}, {"refs/heads/a/b", oid(0), zeros}},
 				want:    []string{"'refs/heads/a/c' exists; cannot create 'refs/heads/a'", ""}, after: "refs/heads/a/c=1"},
@@ -147,7 +155,8 @@ func TestPushUpdatesRefs(t *testing.T) {
 			{name: "atomic fails", refs: []Ref{{"refs/heads/a", oid(0)}}, atomic: true,
 				updates: []RefUpdate{{"refs/heads/a", oid(3), oid(1)}, {"refs/heads/b", zeros, oid(1)}},
 				want:    []string{"stale ref", "atomic push failure"}, after: "refs/heads/a=1"},
-			{name: "bytes that are no text", updates: []RefUpdate{{"refs/heads/\xff", zeros, oid(1)}}, want: []string{""}, after: "refs/heads/\xff=2"},
+			{name: "bytes that are no text", updates: []RefUpdate{{"refs/heads/\xff", zeros, oid(1)}}, want: []string{""},
+				after: "refs/heads/\xff=2"},
 		} {
 			for _, more := range [][]RefUpdate{nil, many} { // for many updates, all refs are read
 				t.Run(fmt.Sprintf("%s of %d", c.name, len(c.updates)+len(more)), func(t *testing.T) {
@@ -155,7 +164,8 @@ func TestPushUpdatesRefs(t *testing.T) {
 					before, err := db.Repos.Snapshot(t.Context(), id)
 					do(t, err)
 					pack := begin(t, db)
-					got := push(t, db, Push{RepoID: id, TokenID: "tok" + id, Updates: append(c.updates, more...), Atomic: c.atomic, Pack: pack})
+					got := push(t, db, Push{RepoID: id, TokenID: "tok" + id, Updates: append(c.updates, more...),
+						Atomic: c.atomic, Pack: pack})
 					if g, w := fmt.Sprint(got[:len(c.want)]), fmt.Sprint(c.want); g != w {
 						t.Errorf("results: got %s, want %s", g, w)
 					}
@@ -192,7 +202,9 @@ func TestPushIsRefused(t *testing.T) {
 		refused("other collections", Push{RepoID: id, Version: Version{Collections: 1}}, ErrCollected)
 		refused("unknown token", Push{RepoID: id, TokenID: "none"}, ErrRevoked)
 		refused("unrecorded pack", Push{RepoID: id, Pack: &Pack{ID: NewID()}}, ErrUnavailable)
-		do(t, db.Tokens.Create(ctx, Token{ID: "expired", Hash: []byte("e"), RepoID: id, Expires: time.Now().Add(-time.Second)}, nil, Cause{}))
+		do(t,
+			db.Tokens.Create(ctx, Token{ID: "expired", Hash: []byte("e"), RepoID: id, Expires: time.Now().Add(-time.Second)},
+				nil, Cause{}))
 		refused("expired token", Push{RepoID: id, TokenID: "expired"}, ErrRevoked)
 		do(t, db.Tokens.Revoke(ctx, "tok"+id, nil, Cause{}))
 		refused("revoked token", Push{RepoID: id, TokenID: "tok" + id}, ErrRevoked)
@@ -232,7 +244,8 @@ func TestPushWithAssumedRefs(t *testing.T) {
 				after, err := db.Repos.Refs(ctx, id)
 				do(t, err)
 				if changed := len(after) != len(before); changed != (c.want == nil) {
-					t.Errorf("push of %d refs that assumes %v: there were %d refs before and %d after", n, c.assumed, len(before), len(after))
+					t.Errorf("push of %d refs that assumes %v: there were %d refs before and %d after", n, c.assumed,
+						len(before), len(after))
 				}
 				for i := range p.Updates {
 					p.Updates[i].Old, p.Updates[i].New = p.Updates[i].New, zeros

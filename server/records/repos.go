@@ -36,7 +36,8 @@ func scanRepo(row scanner) (r Repo, err error) {
 
 // repoFields are the fields into which repoColumns are scanned.
 func repoFields(r *Repo) []any {
-	return []any{&r.ID, &r.Namespace, &r.Name, &r.Description, &r.DefaultBranch, &r.ObjectFormat, &r.ReadOnly, &r.Status, &r.Source,
+	return []any{&r.ID, &r.Namespace, &r.Name, &r.Description, &r.DefaultBranch, &r.ObjectFormat, &r.ReadOnly,
+		&r.Status, &r.Source,
 		&r.BaseURL, &r.BaseCommit, stamp{&r.Created}, stamp{&r.Updated}, stamp{&r.LastPush}, &r.Generation, &r.Collections,
 		stamp{&r.Deleted}, &r.Shallow, &r.Stamp}
 }
@@ -91,13 +92,16 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 	if c.All {
 		shared = parent.shared
 	}
-	keys, err := list(ctx, t, scanInt, `INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
+	keys, err := list(ctx, t, scanInt,
+		`INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
 		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, shallow, shared, generation,
 		stamps, collections, deleted)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1, {stamp}, 0, 0)
 		ON CONFLICT DO NOTHING RETURNING repo`,
-		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch, repo.ObjectFormat,
-		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush, shallow,
+		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch,
+		repo.ObjectFormat,
+		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated,
+		repo.LastPush, shallow,
 		shared)
 	if err != nil {
 		return err
@@ -106,7 +110,8 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 		return ErrExists
 	}
 	if c.Parent != "" {
-		if _, err := t.exec(ctx, "INSERT INTO links (repo, pack) SELECT $1, pack FROM links WHERE repo = $2", keys[0], parent.own); err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO links (repo, pack) SELECT $1, pack FROM links WHERE repo = $2", keys[0],
+			parent.own); err != nil {
 			return err
 		}
 	}
@@ -142,7 +147,8 @@ func (r *Repos) Get(ctx context.Context, namespace, name string) (Repo, error) {
 
 // ByID returns a repository that is not deleted.
 func (r *Repos) ByID(ctx context.Context, id string) (Repo, error) {
-	return readFirst(ctx, r.db, "find repository "+id, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
+	return readFirst(ctx, r.db, "find repository "+id, scanRepo,
+		"SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
 }
 
 // FindDeleted returns the repository with the given name that was deleted last, if it was deleted within the last 30
@@ -164,7 +170,8 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			// Lock the packs of the repository first. Forks have packs in common; because all transactions lock packs
 			// in the same order, two that delete forks do not wait for each other.
 			if err := t.each(ctx, func(scanner) error { return nil },
-				"SELECT pack FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo = $1) ORDER BY pack{update}", repo.key); err != nil {
+				"SELECT pack FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo = $1) ORDER BY pack{update}",
+				repo.key); err != nil {
 				return err
 			}
 		}
@@ -228,11 +235,13 @@ func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error)
 
 // snapshot reads a snapshot. The function changed sets the field Changed and returns true, or returns false if all refs
 // must be read.
-func (r *Repos) snapshot(ctx context.Context, id string, s *Snapshot, changed func(t *tx, refs refRows) (bool, error)) error {
+func (r *Repos) snapshot(ctx context.Context, id string, s *Snapshot,
+	changed func(t *tx, refs refRows) (bool, error)) error {
 	return r.db.read(ctx, "read repository "+id, func(t *tx) error {
 		var refs refRows
-		if err := t.one(ctx, append([]any{&refs.own, &refs.shared}, repoFields(&s.Repo)...), "SELECT repo, shared, "+repoColumns+
-			" FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
+		if err := t.one(ctx, append([]any{&refs.own, &refs.shared}, repoFields(&s.Repo)...),
+			"SELECT repo, shared, "+repoColumns+
+				" FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
 			return err
 		}
 		known, err := changed(t, refs)
@@ -293,7 +302,8 @@ func (r *Repos) HasRefs(ctx context.Context, id string, ranges ...Names) (has bo
 func (r *Repos) readRefs(ctx context.Context, id string, f func(*tx, refRows) error) error {
 	return r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
 		var rows refRows
-		if err := t.one(ctx, []any{&rows.own, &rows.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
+		if err := t.one(ctx, []any{&rows.own, &rows.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0",
+			id); err != nil {
 			return err
 		}
 		return f(t, rows)

@@ -14,14 +14,17 @@ func TestCreateStoresEverything(t *testing.T) {
 		ctx := t.Context()
 		at := time.Date(2026, 10, 8, 1, 2, 3, 4000, time.UTC)
 		want := Repo{
-			ID: NewID(), Namespace: "Team", Name: "Repo.1", Description: "tëxt", DefaultBranch: "trunk", ObjectFormat: "sha256", ReadOnly: true,
-			Status: Importing, Source: "git:https://example.org/a.git", BaseURL: "https://example.org/b.git", BaseCommit: oid(1),
-			Created: at, Updated: at.Add(time.Second), LastPush: at.Add(time.Minute), Version: Version{Generation: 1},
+			ID: NewID(), Namespace: "Team", Name: "Repo.1", Description: "tëxt", DefaultBranch: "trunk", ObjectFormat: "sha256",
+			ReadOnly: true,
+			Status:   Importing, Source: "git:https://example.org/a.git", BaseURL: "https://example.org/b.git",
+			BaseCommit: oid(1),
+			Created:    at, Updated: at.Add(time.Second), LastPush: at.Add(time.Minute), Version: Version{Generation: 1},
 		}
 		cause := Cause{TokenID: "admin", Actor: "ann", Remote: "10.0.0.1", Method: "POST", Target: "/repos"}
-		do(t, db.Repos.Create(ctx, Creation{Repo: want, Refs: []Ref{{"refs/heads/trunk", strings.Repeat("a", 64)}}, Cause: cause,
-			Token:  &Token{ID: "t", Hash: []byte("h"), Role: RepoToken, Scope: WriteScope, Namespace: "Team", RepoID: want.ID},
-			Events: []Event{{Type: "created", Namespace: "Team", Repo: "Repo.1", Body: []byte(`{"a":1}`)}}}))
+		do(t,
+			db.Repos.Create(ctx, Creation{Repo: want, Refs: []Ref{{"refs/heads/trunk", strings.Repeat("a", 64)}}, Cause: cause,
+				Token:  &Token{ID: "t", Hash: []byte("h"), Role: RepoToken, Scope: WriteScope, Namespace: "Team", RepoID: want.ID},
+				Events: []Event{{Type: "created", Namespace: "Team", Repo: "Repo.1", Body: []byte(`{"a":1}`)}}}))
 		for _, find := range []func() (Repo, error){
 			func() (Repo, error) { return db.Repos.Get(ctx, "Team", "Repo.1") },
 			func() (Repo, error) { return db.Repos.Get(ctx, "tEAM", "rEPO.1") },
@@ -112,13 +115,15 @@ func TestForkIsIndependent(t *testing.T) {
 		do(t, db.Repos.Delete(ctx, all, nil, Cause{}))
 		snapshot, err := db.Repos.Snapshot(ctx, one)
 		do(t, err)
-		if len(snapshot.Packs) != 1 || snapshot.Packs[0].ID != pack.ID || !slices.Equal(snapshot.Packs[0].Extensions, pack.Extensions) {
+		if len(snapshot.Packs) != 1 || snapshot.Packs[0].ID != pack.ID ||
+			!slices.Equal(snapshot.Packs[0].Extensions, pack.Extensions) {
 			t.Errorf("packs of the fork after its parent was deleted: got %+v", snapshot.Packs)
 		}
 		if own, shared, err = db.Repos.Size(ctx, one); err != nil || own != 100 || shared != 0 {
 			t.Errorf("size of the last fork: got %d of its own, %d shared, %v", own, shared, err)
 		}
-		err = db.Repos.Create(ctx, Creation{Repo: Repo{ID: NewID(), Namespace: "forks", Name: "late"}, Parent: parent, All: true})
+		err = db.Repos.Create(ctx, Creation{Repo: Repo{ID: NewID(), Namespace: "forks", Name: "late"},
+			Parent: parent, All: true})
 		if !errors.Is(err, ErrNotFound) {
 			t.Errorf("fork of a deleted repository: got %v, want ErrNotFound", err)
 		}
@@ -208,7 +213,9 @@ func TestNamespaces(t *testing.T) {
 		}
 		do(t, db.Repos.Delete(ctx, id, nil, Cause{}))
 		for _, of := range []string{"a", "b"} {
-			do(t, db.Tokens.Create(ctx, Token{ID: "owner-" + of, Hash: []byte(of), Role: OwnerToken, Scope: WriteScope, Namespace: of}, nil, Cause{}))
+			do(t,
+				db.Tokens.Create(ctx, Token{ID: "owner-" + of, Hash: []byte(of), Role: OwnerToken, Scope: WriteScope,
+					Namespace: of}, nil, Cause{}))
 			do(t, db.Webhooks.Create(ctx, Webhook{ID: "hook-" + of, Namespace: of, URL: "http://127.0.0.1/"}, Cause{}))
 		}
 		do(t, db.Namespaces.Delete(ctx, "a", Cause{}))
@@ -294,12 +301,14 @@ func TestListPages(t *testing.T) {
 				t.Errorf("search for %q: got %d, want %d", search, total, want)
 			}
 		}
-		if page, total, next, err := db.Repos.List(ctx, RepoQuery{Namespace: "none", Limit: 5}); err != nil || len(page)+total != 0 || next != "" {
+		if page, total, next, err := db.Repos.List(ctx, RepoQuery{Namespace: "none", Limit: 5}); err != nil ||
+			len(page)+total != 0 || next != "" {
 			t.Errorf("list of a missing namespace: got %v, %d, %q, %v", page, total, next, err)
 		}
 		_, _, next, err := db.Repos.List(ctx, RepoQuery{Namespace: "ns", Limit: 1})
 		do(t, err)
-		for _, q := range []RepoQuery{{After: next, Sort: "name"}, {After: next, Ascending: true}, {After: "?"}, {After: "e30x"}} {
+		for _, q := range []RepoQuery{{After: next, Sort: "name"}, {After: next, Ascending: true}, {After: "?"},
+			{After: "e30x"}} {
 			if _, _, _, err := db.Repos.List(ctx, q); !errors.Is(err, ErrCursor) {
 				t.Errorf("cursor %q for %+v: got %v, want ErrCursor", q.After, q, err)
 			}

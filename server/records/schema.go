@@ -147,8 +147,8 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_next ON deliveries (next) WHERE NOT dead;
 `, importsSchema, garbageSchema, sharedSchema, largeSchema, runsSchema, stampsSchema, archivesSchema, changesSchema, tokenRefsSchema}
 
-// migrate creates or upgrades the tables. If several processes start at the same time, one of them creates or upgrades the tables, and
-// the others wait.
+// migrate creates or upgrades the tables. If several processes start at the same time, one of them creates or upgrades
+// the tables, and the others wait.
 func (db *DB) migrate(ctx context.Context) error {
 	const versions = "artifactfs_schema"
 	err := db.write(ctx, "read the version of the database's schema", func(t *tx) error {
@@ -170,7 +170,8 @@ func (db *DB) migrate(ctx context.Context) error {
 			if tables != 0 {
 				return errors.New("database contains tables of another program: artifactfs needs a separate database, or a separate schema")
 			}
-			if err := t.script(ctx, "CREATE TABLE "+versions+" (version BIGINT NOT NULL); INSERT INTO "+versions+" VALUES (0)"); err != nil {
+			if err := t.script(ctx, "CREATE TABLE "+versions+" (version BIGINT NOT NULL); INSERT INTO "+versions+
+				" VALUES (0)"); err != nil {
 				return err
 			}
 		} else {

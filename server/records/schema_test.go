@@ -56,7 +56,8 @@ func TestUpgrade(t *testing.T) {
 		db := open(t, url)
 		id := create(t, db, "r")
 		do(t, db.Close())
-		migrations = append(released[:len(released):len(released)], "CREATE TABLE added (n BIGINT NOT NULL); INSERT INTO added VALUES (1)",
+		migrations = append(released[:len(released):len(released)],
+			"CREATE TABLE added (n BIGINT NOT NULL); INSERT INTO added VALUES (1)",
 			"ALTER TABLE added ADD COLUMN more BIGINT NOT NULL DEFAULT 2")
 		db = open(t, url)
 		if n := rows(t, db, "added"); n != 1 {
@@ -117,7 +118,8 @@ func TestDamagedFileIsRefused(t *testing.T) {
 		data[4096+i] ^= 0x55
 	}
 	do(t, os.WriteFile(torn, data, 0o600))
-	for path, want := range map[string]string{text: "damaged", torn: "damaged", dir: "is a directory", filepath.Join(dir, "none", "x"): "no such file"} {
+	for path, want := range map[string]string{text: "damaged", torn: "damaged", dir: "is a directory",
+		filepath.Join(dir, "none", "x"): "no such file"} {
 		if _, err := Open(t.Context(), "sqlite:"+path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("open %s: got %v, want %q", filepath.Base(path), err, want)
 		}
@@ -125,7 +127,8 @@ func TestDamagedFileIsRefused(t *testing.T) {
 }
 
 func TestURLIsRefusedWithoutItsPassword(t *testing.T) {
-	for _, url := range []string{"mysql://user:hunter2@host/db", "postgres://user:hunter2@host:port/db", "sqlite:", "postgres://user:hunter2@/db?host=/nonexistent"} {
+	for _, url := range []string{"mysql://user:hunter2@host/db", "postgres://user:hunter2@host:port/db", "sqlite:",
+		"postgres://user:hunter2@/db?host=/nonexistent"} {
 		_, err := Open(t.Context(), url)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("open %s: got %v", url, err)
@@ -139,7 +142,8 @@ func TestFullDisk(t *testing.T) {
 	_, err := db.writer.ExecContext(t.Context(), "PRAGMA max_page_count = 60")
 	do(t, err)
 	for err == nil {
-		err = db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: NewID()}, Refs: manyRefs(20)})
+		err = db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: NewID()},
+			Refs: manyRefs(20)})
 	}
 	if !errors.Is(err, ErrFull) {
 		t.Errorf("create in a full database: got %v, want ErrFull", err)
@@ -158,7 +162,8 @@ func TestEndOfContextPassesThrough(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := db.Repos.ByID(ctx, "x")
-		if werr := db.Repos.SetStatus(ctx, "x", Ready); !errors.Is(err, context.Canceled) || !errors.Is(werr, context.Canceled) {
+		if werr := db.Repos.SetStatus(ctx, "x", Ready); !errors.Is(err, context.Canceled) ||
+			!errors.Is(werr, context.Canceled) {
 			t.Errorf("after the end of the context: got %v and %v", err, werr)
 		}
 		if errors.Is(err, ErrUnavailable) {
@@ -214,7 +219,8 @@ func TestBusySQLiteIsUnavailable(t *testing.T) {
 
 func TestErrorsOfPostgres(t *testing.T) {
 	db := open(t, newPostgres(t))
-	for code, want := range map[string]error{"53100": ErrFull, "40001": ErrUnavailable, "57P01": ErrUnavailable, "53300": ErrUnavailable, "25006": ErrUnavailable} {
+	for code, want := range map[string]error{"53100": ErrFull, "40001": ErrUnavailable, "57P01": ErrUnavailable,
+		"53300": ErrUnavailable, "25006": ErrUnavailable} {
 		attempts := 0
 		err := db.write(t.Context(), "test", func(*tx) error { attempts++; return &pgconn.PgError{Code: code} })
 		if !errors.Is(err, want) {
@@ -224,7 +230,8 @@ func TestErrorsOfPostgres(t *testing.T) {
 			t.Errorf("code %s: %d attempts", code, attempts)
 		}
 	}
-	if err := db.write(t.Context(), "test", func(*tx) error { return driver.ErrBadConn }); !errors.Is(err, ErrUnavailable) {
+	if err := db.write(t.Context(), "test", func(*tx) error { return driver.ErrBadConn }); !errors.Is(err,
+		ErrUnavailable) {
 		t.Errorf("connection that broke in a transaction: got %v, want ErrUnavailable", err)
 	}
 	attempts := 0

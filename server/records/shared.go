@@ -34,7 +34,8 @@ const visibleRefs = `(SELECT name, id FROM refs WHERE repo = $1 AND length(id) >
 
 // refs returns refs of a repository. where is the rest of the SELECT; its placeholders begin with $3.
 func (t *tx) refs(ctx context.Context, r refRows, where string, args ...any) ([]Ref, error) {
-	return list(ctx, t, scanRef, "SELECT v.name, v.id FROM "+visibleRefs+where, append([]any{r.own, -r.shared}, args...)...)
+	return list(ctx, t, scanRef, "SELECT v.name, v.id FROM "+visibleRefs+where,
+		append([]any{r.own, -r.shared}, args...)...)
 }
 
 // allRefs returns the refs of a repository, sorted by name.
@@ -100,7 +101,8 @@ func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 		if r.shared == 0 {
 			continue
 		}
-		if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($1 AS BIGINT), name, $4 FROM refs WHERE repo = $2 AND name = $3",
+		if _, err := t.exec(ctx,
+			"INSERT INTO refs (repo, name, id) SELECT CAST($1 AS BIGINT), name, $4 FROM refs WHERE repo = $2 AND name = $3",
 			r.own, -r.shared, []byte(name), []byte{}); err != nil {
 			return err
 		}
@@ -151,7 +153,8 @@ func (t *tx) share(ctx context.Context, r *refRows) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($3 AS BIGINT), v.name, v.id FROM "+visibleRefs+" ORDER BY v.name",
+	if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($3 AS BIGINT), v.name, v.id FROM "+visibleRefs+
+		" ORDER BY v.name",
 		r.own, -r.shared, -set); err != nil {
 		return err
 	}
@@ -166,7 +169,8 @@ func (t *tx) share(ctx context.Context, r *refRows) error {
 // dropShared removes a shared set that no repository uses, and reports whether there was one. An unused set cannot be
 // used again: a fork gets the set of its parent only while the parent, which uses the set, is locked.
 func (t *tx) dropShared(ctx context.Context) (bool, error) {
-	sets, err := list(ctx, t, scanInt, `SELECT shared FROM shared_refs s WHERE NOT EXISTS (SELECT 1 FROM repos r WHERE r.shared = s.shared)
+	sets, err := list(ctx, t, scanInt,
+		`SELECT shared FROM shared_refs s WHERE NOT EXISTS (SELECT 1 FROM repos r WHERE r.shared = s.shared)
 		LIMIT 1{update}`)
 	if err != nil || len(sets) == 0 {
 		return false, err

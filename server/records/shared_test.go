@@ -72,7 +72,8 @@ func TestForksOfManyRefs(t *testing.T) {
 					t.Fatalf("refs of %s by changes: got %d, want %d", id, len(followers[id].refs), len(want))
 				}
 			}
-			if a, err := db.Namespaces.Amounts(ctx, "NS"); err != nil || a.Refs != int64(total) || a.Repos != int64(len(models)) {
+			if a, err := db.Namespaces.Amounts(ctx, "NS"); err != nil || a.Refs != int64(total) ||
+				a.Repos != int64(len(models)) {
 				t.Fatalf("amounts of the namespace: got %+v, %v, want %d repositories and %d refs", a, err, len(models), total)
 			}
 		}
@@ -126,7 +127,8 @@ func TestForksOfManyRefs(t *testing.T) {
 			}
 		}
 		do(t, db.Events.Drop(ctx, time.Now()))
-		if refs, sets, changed := rows(t, db, "refs"), rows(t, db, "shared_refs"), rows(t, db, "changed_refs"); refs+sets+changed != 0 {
+		if refs, sets, changed := rows(t, db, "refs"), rows(t, db, "shared_refs"),
+			rows(t, db, "changed_refs"); refs+sets+changed != 0 {
 			t.Errorf("after all repositories were deleted: %d refs, %d shared sets and %d changes", refs, sets, changed)
 		}
 	})
@@ -136,9 +138,12 @@ func TestForksOfManyRefs(t *testing.T) {
 // a ref that the fork shares with its parent, or the reverse.
 func TestConflictsWithSharedRefs(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
-		parent := create(t, db, "parent", append(manyRefs(maxOwn+1), Ref{"refs/heads/a/b", oid(1)}, Ref{"refs/heads/a/c", oid(1)}, Ref{"refs/heads/d", oid(1)})...)
+		parent := create(t, db, "parent", append(manyRefs(maxOwn+1), Ref{"refs/heads/a/b", oid(1)},
+			Ref{"refs/heads/a/c", oid(1)}, Ref{"refs/heads/d", oid(1)})...)
 		fork := NewID()
-		do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: fork, Namespace: "ns", Name: "fork"}, Parent: parent, All: true}))
+		do(t,
+			db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: fork, Namespace: "ns", Name: "fork"},
+				Parent: parent, All: true}))
 		if n := rows(t, db, "shared_refs"); n != 1 {
 			t.Fatalf("shared sets: got %d, want 1", n)
 		}
@@ -167,7 +172,8 @@ func TestConflictsWithSharedRefs(t *testing.T) {
 		if got := refsOf(t, db, fork); !strings.HasPrefix(got, "refs/heads/a/c=5 refs/heads/d/e=3 refs/heads/feature/") {
 			t.Errorf("refs of the fork: got %.100s", got)
 		}
-		if got := refsOf(t, db, parent); !strings.HasPrefix(got, "refs/heads/a/b=2 refs/heads/a/c=2 refs/heads/d=2 refs/heads/feature/") {
+		if got := refsOf(t, db, parent); !strings.HasPrefix(got,
+			"refs/heads/a/b=2 refs/heads/a/c=2 refs/heads/d=2 refs/heads/feature/") {
 			t.Errorf("refs of the parent: got %.100s", got)
 		}
 	})

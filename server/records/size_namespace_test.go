@@ -7,11 +7,14 @@ import (
 func TestSizeOfANamespace(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		add := func(id string) {
-			push(t, db, Push{RepoID: id, TokenID: "tok" + id, Pack: begin(t, db), Updates: []RefUpdate{{"refs/heads/" + NewID(), zeros, oid(1)}}})
+			push(t, db, Push{RepoID: id, TokenID: "tok" + id, Pack: begin(t, db),
+				Updates: []RefUpdate{{"refs/heads/" + NewID(), zeros, oid(1)}}})
 		}
 		fork := func(parent, namespace string) {
 			id := NewID()
-			do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: id, Namespace: namespace, Name: id}, Parent: parent, All: true}))
+			do(t,
+				db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: id, Namespace: namespace, Name: id},
+					Parent: parent, All: true}))
 		}
 		a, b := create(t, db, "a"), create(t, db, "b")
 		add(a)

@@ -54,7 +54,8 @@ func TestStatementsUseIndexes(t *testing.T) {
 		"SELECT " + packColumns + " FROM links l JOIN packs p ON p.pack = l.pack WHERE l.repo = $1 ORDER BY l.pack",
 		"SELECT " + packColumns + ` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
 			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`,
-		"SELECT " + eventColumns + " FROM events e WHERE e.seq > $1 AND e.namespace = $3 AND e.repo = $4 ORDER BY e.seq LIMIT $2",
+		"SELECT " + eventColumns +
+			" FROM events e WHERE e.seq > $1 AND e.namespace = $3 AND e.repo = $4 ORDER BY e.seq LIMIT $2",
 	} {
 		found, err := db.reader.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, 1, 2, 3, 4)
 		do(t, err)

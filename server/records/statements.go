@@ -22,12 +22,13 @@ type sqliteConn interface {
 	driver.Validator
 }
 
-// preparing is a connector whose connections keep prepared statements, because SQLite needs longer to compile most statements than to
-// run them.
+// preparing is a connector whose connections keep prepared statements, because SQLite needs longer to compile most
+// statements than to run them.
 type preparing struct{ driver.Connector }
 
-// Connect opens a connection. SQLite waits for a lock of another process only in statements, and not when it begins to use the log of the
-// database, for example while another process closes the database as its last user. Therefore Connect repeats the attempt.
+// Connect opens a connection. SQLite waits for a lock of another process only in statements, and not when it begins to
+// use the log of the database, for example while another process closes the database as its last user. Therefore
+// Connect repeats the attempt.
 func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	c, err := p.Connector.Connect(ctx)
 	for start := time.Now(); isBusy(err) && time.Since(start) < busyTime && clock.Wait(ctx, 5*time.Millisecond); {

@@ -45,7 +45,8 @@ func (k *Tokens) Rotate(ctx context.Context, old string, next Token, events []Ev
 		if err := t.lockRepoOf(ctx, next); err != nil {
 			return err
 		}
-		rows, err := t.exec(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 AND revoked = 0 AND (expires = 0 OR expires > $2)", old, t.now)
+		rows, err := t.exec(ctx,
+			"UPDATE tokens SET revoked = $2 WHERE id = $1 AND revoked = 0 AND (expires = 0 OR expires > $2)", old, t.now)
 		if err == nil && rows == 0 {
 			if _, err = t.count(ctx, "SELECT revoked FROM tokens WHERE id = $1", old); err == nil {
 				err = ErrRevoked
@@ -86,12 +87,13 @@ func (t *tx) addToken(ctx context.Context, token Token) error {
 	none := fmt.Errorf("token %s: %w", token.ID, ErrExists)
 	return orNone(none)(t.exec(ctx,
 		"INSERT INTO tokens ("+tokenColumns+") VALUES ("+placeholders(13, 1)+") ON CONFLICT DO NOTHING",
-		token.ID, token.Hash, string(token.Role), string(token.Scope), token.Namespace, token.RepoID, token.Label, token.Actor,
+		token.ID, token.Hash, string(token.Role), string(token.Scope), token.Namespace, token.RepoID,
+		token.Label, token.Actor,
 		token.Session, rules, token.Created, token.Expires, token.Revoked))
 }
 
-// ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller must compare the hashes in
-// constant time.
+// ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller must compare the
+// hashes in constant time.
 func (k *Tokens) ByHash(ctx context.Context, hash []byte) (Token, error) {
 	return readFirst(ctx, k.db, "find token", scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash)
 }
@@ -103,7 +105,8 @@ func (k *Tokens) Get(ctx context.Context, id string) (Token, error) {
 
 // List returns a page of the tokens of a repository, the newest first, and the number of tokens on all pages. state is
 // active, expired, revoked or all. An empty repoID selects the tokens for the REST API.
-func (k *Tokens) List(ctx context.Context, repoID, state string, offset, limit int) (page []Token, total int, err error) {
+func (k *Tokens) List(ctx context.Context, repoID, state string,
+	offset, limit int) (page []Token, total int, err error) {
 	where := " FROM tokens WHERE repo_id = $1"
 	var args []any
 	switch state {
@@ -155,5 +158,6 @@ func (k *Tokens) Revoke(ctx context.Context, id string, events []Event, cause Ca
 
 // RevokedSince returns the ids of tokens that were revoked at or after a time.
 func (k *Tokens) RevokedSince(ctx context.Context, since time.Time) ([]string, error) {
-	return readList(ctx, k.db, "list revoked tokens", scanText, "SELECT id FROM tokens WHERE revoked <> 0 AND revoked >= $1", since)
+	return readList(ctx, k.db, "list revoked tokens", scanText,
+		"SELECT id FROM tokens WHERE revoked <> 0 AND revoked >= $1", since)
 }

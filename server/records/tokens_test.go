@@ -16,8 +16,10 @@ func TestTokenKeepsItsFields(t *testing.T) {
 		at := time.Date(2026, 10, 8, 1, 2, 3, 4000, time.UTC)
 		id := create(t, db, "r")
 		want := Token{
-			ID: "id", Hash: []byte{0, 255, 1}, Role: RepoToken, Scope: WriteScope, Namespace: "ns", RepoID: id, Label: "läbel", Actor: "agent",
-			Session: "s-1", Rules: []RefRule{{"refs/heads/*", []Denial{NoForcePush}}, {"refs/afs/**", nil}}, Created: at, Expires: at.Add(time.Hour),
+			ID: "id", Hash: []byte{0, 255, 1}, Role: RepoToken, Scope: WriteScope, Namespace: "ns", RepoID: id, Label: "läbel",
+			Actor:   "agent",
+			Session: "s-1", Rules: []RefRule{{"refs/heads/*", []Denial{NoForcePush}}, {"refs/afs/**", nil}}, Created: at,
+			Expires: at.Add(time.Hour),
 		}
 		do(t, db.Tokens.Create(ctx, want, []Event{{Type: "token.created", Body: []byte("{}")}}, Cause{Actor: "admin"}))
 		for what, find := range map[string]func() (Token, error){
@@ -63,7 +65,8 @@ func TestRotateToken(t *testing.T) {
 			return Token{ID: name, Hash: []byte(name), Role: RepoToken, RepoID: id, Expires: now.Add(time.Hour)}
 		}
 		rotate := func(old, next string) error {
-			return db.Tokens.Rotate(ctx, old, token(next), []Event{{Type: "made", Body: []byte("{}")}, {Type: "gone", Body: []byte("{}")}},
+			return db.Tokens.Rotate(ctx, old, token(next),
+				[]Event{{Type: "made", Body: []byte("{}")}, {Type: "gone", Body: []byte("{}")}},
 				Cause{Actor: "admin"})
 		}
 		refused := func(old, next string, want error) {
@@ -122,7 +125,8 @@ func TestListTokens(t *testing.T) {
 		id := NewID()
 		do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: id, Namespace: "ns", Name: "r"}}))
 		for i, state := range []string{"active", "expired", "revoked", "active", "active"} {
-			token := Token{ID: fmt.Sprint(i), Hash: []byte{byte(i)}, RepoID: id, Created: now.Add(time.Duration(i) * time.Second), Expires: now.Add(time.Hour)}
+			token := Token{ID: fmt.Sprint(i), Hash: []byte{byte(i)}, RepoID: id,
+				Created: now.Add(time.Duration(i) * time.Second), Expires: now.Add(time.Hour)}
 			if state == "expired" {
 				token.Expires = now
 			}
@@ -139,7 +143,8 @@ func TestListTokens(t *testing.T) {
 			want          string
 			total         int
 		}{
-			{id, "active", 0, 9, "430", 3}, {id, "expired", 0, 9, "1", 1}, {id, "revoked", 0, 9, "2", 1}, {id, "all", 0, 9, "43210", 5},
+			{id, "active", 0, 9, "430", 3}, {id, "expired", 0, 9, "1", 1}, {id, "revoked", 0, 9, "2", 1},
+			{id, "all", 0, 9, "43210", 5},
 			{id, "all", 1, 2, "32", 5}, {id, "active", 3, 2, "", 3}, {"", "active", 0, 9, "admin", 1},
 		} {
 			page, total, err := db.Tokens.List(ctx, c.repo, c.state, c.offset, c.limit)
@@ -178,10 +183,12 @@ func TestWebhooks(t *testing.T) {
 		for _, h := range hooks {
 			do(t, db.Webhooks.Create(ctx, h, Cause{}))
 		}
-		if got, err := db.Webhooks.List(ctx, "ns"); err != nil || len(got) != 1 || got[0].ID != "one" || len(got[0].Types) != 2 {
+		if got, err := db.Webhooks.List(ctx, "ns"); err != nil || len(got) != 1 || got[0].ID != "one" ||
+			len(got[0].Types) != 2 {
 			t.Errorf("webhooks of ns: got %+v, %v", got, err)
 		}
-		add(Event{Type: "x", Namespace: "ns", Repo: "r"}, Event{Type: "x", Namespace: "ns", Repo: "other"}, Event{Type: "z", Namespace: "ns", Repo: "r"})
+		add(Event{Type: "x", Namespace: "ns", Repo: "r"}, Event{Type: "x", Namespace: "ns", Repo: "other"},
+			Event{Type: "z", Namespace: "ns", Repo: "r"})
 		for range 2 {
 			do(t, db.Webhooks.Plan(ctx))
 		}
@@ -206,7 +213,8 @@ func TestWebhooks(t *testing.T) {
 			d.Attempts, d.Dead, d.Error = 5, true, "status 500"
 			do(t, db.Webhooks.Failed(ctx, d))
 		}
-		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(due) != 0 {
+		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil ||
+			len(due) != 0 {
 			t.Errorf("deliveries after success and death: got %v, %v", due, err)
 		}
 		dead, err := db.Webhooks.Dead(ctx, "one", 10)
@@ -218,7 +226,8 @@ func TestWebhooks(t *testing.T) {
 		if err := db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq, Cause{Method: "retry"}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("retry twice: got %v, want ErrNotFound", err)
 		}
-		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(due) != 1 || due[0].Attempts != 0 {
+		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil ||
+			len(due) != 1 || due[0].Attempts != 0 {
 			t.Errorf("delivery after retry: got %v, %v", due, err)
 		}
 		do(t, db.Webhooks.Delete(ctx, "one", Cause{Method: "delete"}))

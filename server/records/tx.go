@@ -86,7 +86,8 @@ func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) (err
 }
 
 // readList runs one SELECT without a transaction and returns its rows. what names the operation in errors.
-func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (all []T, err error) {
+func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string,
+	args ...any) (all []T, err error) {
 	err = db.single(ctx, what, func(t *tx) error {
 		all, err = list(ctx, t, scan, query, args...)
 		return err
@@ -96,7 +97,8 @@ func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T],
 
 // readFirst runs one SELECT without a transaction and returns its only row. It returns ErrNotFound if there is no row.
 // what names the operation in errors.
-func readFirst[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (v T, err error) {
+func readFirst[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string,
+	args ...any) (v T, err error) {
 	err = db.single(ctx, what, func(t *tx) error {
 		v, err = first(ctx, t, scan, query, args...)
 		return err

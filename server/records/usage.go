@@ -34,7 +34,8 @@ func (u *Usage) Add(ctx context.Context, rows []UsageRow) error {
 }
 
 func (t *tx) addUsage(ctx context.Context, row UsageRow) error {
-	_, err := t.exec(ctx, `INSERT INTO usage (namespace, day, repo_id, operation, count, bytes) VALUES ($1, $2, $3, $4, $5, $6)
+	_, err := t.exec(ctx,
+		`INSERT INTO usage (namespace, day, repo_id, operation, count, bytes) VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (namespace, day, repo_id, operation) 
 		DO UPDATE SET count = usage.count + excluded.count, bytes = usage.bytes + excluded.bytes`,
 		row.Namespace, row.Day, row.RepoID, row.Operation, row.Count, row.Bytes)
@@ -84,7 +85,8 @@ func (l *Leases) Release(ctx context.Context, name, holder string) error {
 // Settings are values that all nodes share, and that are set only once.
 type Settings struct{ db *DB }
 
-// Get returns the value of a setting, such as the id of the account. It returns ErrNotFound if the setting was never set.
+// Get returns the value of a setting, such as the id of the account. It returns ErrNotFound if the setting was never
+// set.
 func (s *Settings) Get(ctx context.Context, key string) (value string, err error) {
 	err = s.db.single(ctx, "read setting "+key, func(t *tx) error {
 		return t.one(ctx, []any{&value}, "SELECT value FROM settings WHERE key = $1", key)
@@ -95,7 +97,8 @@ func (s *Settings) Get(ctx context.Context, key string) (value string, err error
 // SetOnce sets a setting that has no value yet, and returns the value of the setting.
 func (s *Settings) SetOnce(ctx context.Context, key, value string) (current string, err error) {
 	err = s.db.write(ctx, "set "+key, func(t *tx) error {
-		if _, err := t.exec(ctx, "INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING", key, value); err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING", key,
+			value); err != nil {
 			return err
 		}
 		return t.one(ctx, []any{&current}, "SELECT value FROM settings WHERE key = $1", key)

@@ -46,7 +46,8 @@ func TestVersionsAreNotUsedAgain(t *testing.T) {
 		n := 0
 		try := func(v Version) error {
 			n++
-			_, err := db.Repos.Push(ctx, Push{RepoID: id, Version: v, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/b%d", n), zeros, oid(n)}}})
+			_, err := db.Repos.Push(ctx, Push{RepoID: id, Version: v,
+				Updates: []RefUpdate{{fmt.Sprintf("refs/heads/b%d", n), zeros, oid(n)}}})
 			return err
 		}
 		kept := version()
@@ -71,7 +72,8 @@ func TestVersionsAreNotUsedAgain(t *testing.T) {
 			if err := db.Packs.Collect(ctx, id, lost, nil, nil); !errors.Is(err, ErrChanged) {
 				t.Errorf("collection of %v at %v: got %v, want ErrChanged", lost, now, err)
 			}
-			fork := Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: NewID()}, Parent: id, Refs: []Ref{{"refs/heads/a", oid(1)}}, Version: lost}
+			fork := Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: NewID()}, Parent: id,
+				Refs: []Ref{{"refs/heads/a", oid(1)}}, Version: lost}
 			if err := db.Repos.Create(ctx, fork); !errors.Is(err, ErrCollected) {
 				t.Errorf("fork that was checked with %v at %v: got %v, want ErrCollected", lost, now, err)
 			}
@@ -137,7 +139,8 @@ func TestRowsWithoutStamps(t *testing.T) {
 		old, err := db.Repos.ByID(ctx, id)
 		do(t, err)
 		for n := range 3 {
-			_, err := db.Repos.Push(ctx, Push{RepoID: id, Version: old.Version, Updates: []RefUpdate{{fmt.Sprintf("refs/heads/b%d", n), zeros, oid(n)}}})
+			_, err := db.Repos.Push(ctx, Push{RepoID: id, Version: old.Version,
+				Updates: []RefUpdate{{fmt.Sprintf("refs/heads/b%d", n), zeros, oid(n)}}})
 			do(t, err)
 		}
 		if now, err := db.Repos.ByID(ctx, id); err != nil || now.Generation != 503 || len(now.Stamp) != stampSize {

@@ -114,7 +114,8 @@ func (t *tx) plan(ctx context.Context) error {
 		return err
 	}
 	// The lock makes other nodes wait here; they then find that the deliveries exist.
-	hooks, err := list(ctx, t, scanWebhook, "SELECT "+webhookColumns+" FROM webhooks WHERE seq < $1 ORDER BY id{update}", last)
+	hooks, err := list(ctx, t, scanWebhook, "SELECT "+webhookColumns+" FROM webhooks WHERE seq < $1 ORDER BY id{update}",
+		last)
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,8 @@ func (t *tx) plan(ctx context.Context) error {
 			if !e.Matches(h.Namespace, h.Repo, h.Types) {
 				continue
 			}
-			if _, err := t.exec(ctx, `INSERT INTO deliveries (webhook, seq, attempts, next, dead, error) VALUES ($1, $2, 0, $3, FALSE, '')
+			if _, err := t.exec(ctx,
+				`INSERT INTO deliveries (webhook, seq, attempts, next, dead, error) VALUES ($1, $2, 0, $3, FALSE, '')
 				ON CONFLICT DO NOTHING`, h.ID, e.Seq, t.now); err != nil {
 				return err
 			}
@@ -180,11 +182,13 @@ func (s Shares) condition(now time.Time) (where string, args []any) {
 
 // Due returns deliveries whose next attempt is due. It sets their next attempt to now plus hold, so that no other node
 // makes the attempt at the same time.
-func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, shares Shares) (due []Delivery, err error) {
+func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration,
+	shares Shares) (due []Delivery, err error) {
 	var n int64
 	where, args := shares.condition(now)
 	if err := w.db.single(ctx, "find due deliveries", func(t *tx) (err error) {
-		n, err = t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM deliveries d JOIN webhooks h ON h.id = d.webhook WHERE "+where+
+		n, err = t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM deliveries d JOIN webhooks h ON h.id = d.webhook WHERE "+
+			where+
 			" LIMIT 1) d", args...)
 		return err
 	}); err != nil || n == 0 {
@@ -229,7 +233,8 @@ func (w *Webhooks) Done(ctx context.Context, webhook string, seq int64) error {
 // Failed records an attempt that failed. d contains the new values of Attempts, Next, Dead and Error.
 func (w *Webhooks) Failed(ctx context.Context, d Delivery) error {
 	return w.db.write(ctx, "record failed delivery", func(t *tx) error {
-		_, err := t.exec(ctx, "UPDATE deliveries SET attempts = $3, next = $4, dead = $5, error = $6 WHERE webhook = $1 AND seq = $2",
+		_, err := t.exec(ctx,
+			"UPDATE deliveries SET attempts = $3, next = $4, dead = $5, error = $6 WHERE webhook = $1 AND seq = $2",
 			d.Webhook, d.Event.Seq, d.Attempts, d.Next, d.Dead, d.Error)
 		return err
 	})

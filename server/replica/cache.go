@@ -45,8 +45,8 @@ type cachedPack struct {
 	element *list.Element // element of cache.idle; nil if there are holders
 }
 
-// openCache returns the cache in the directory dir. Packs of an earlier process are checked before they are used, because a power
-// cut may have damaged them.
+// openCache returns the cache in the directory dir. Packs of an earlier process are checked before they are used,
+// because a power cut may have damaged them.
 func openCache(dir string, store objects.Store, most int64) (*cache, error) {
 	c := &cache{dir: dir, store: store, most: most, packs: map[string]*cachedPack{}}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -95,7 +95,8 @@ func (c *cache) path(id string) string { return filepath.Join(c.dir, id[max(0, l
 
 // link makes a replica a holder of a pack, and links the files of the pack into the directory dir. If complete is true,
 // git has already put the files into dir; then the cache links these files, unless it has the pack.
-func (c *cache) link(ctx context.Context, format object.Format, pack records.Pack, dir string, complete bool) (err error) {
+func (c *cache) link(ctx context.Context, format object.Format, pack records.Pack, dir string,
+	complete bool) (err error) {
 	p := c.hold(pack.ID)
 	defer func() {
 		if err != nil {

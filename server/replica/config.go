@@ -93,7 +93,8 @@ func configure(dir, hooks string) ([]string, error) {
 		return nil, err
 	}
 	env := []string{
-		"GIT_CONFIG_GLOBAL=" + path, "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "HOME=" + dir,
+		"GIT_CONFIG_GLOBAL=" + path, "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1",
+		"HOME=" + dir,
 		gitcmd.NoPrompt, gitcmd.NoFetch, gitcmd.PlainText,
 	}
 	for _, name := range passed {

@@ -28,6 +28,7 @@ func (s *Set) Metrics(w *metrics.Writer) {
 	s.cache.mu.Lock()
 	bytes := s.cache.bytes
 	s.cache.mu.Unlock()
-	w.Family("artifactfs_server_replica_cache_bytes", metrics.Gauge, "Bytes of packs that were copied from the object store.")
+	w.Family("artifactfs_server_replica_cache_bytes", metrics.Gauge,
+		"Bytes of packs that were copied from the object store.")
 	w.Sample(float64(bytes))
 }

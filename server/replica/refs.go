@@ -35,7 +35,8 @@ func (s *Set) refs(ctx context.Context, dir string, format object.Format, snap r
 		}
 		return packedrefs.EncodeTags(refs, peeled), nil
 	}
-	changed, err := parseRefs(format, slices.DeleteFunc(slices.Clone(snap.Changed), func(r records.Ref) bool { return r.ID == "" }))
+	changed, err := parseRefs(format, slices.DeleteFunc(slices.Clone(snap.Changed),
+		func(r records.Ref) bool { return r.ID == "" }))
 	if err != nil {
 		return nil, err
 	}

@@ -265,7 +265,8 @@ func TestCopiesOfPacksAreShared(t *testing.T) {
 		t.Errorf("requests of forks: %v", n.Requests)
 	}
 	// reader is another node of the same server, which shares the database.
-	reader, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: writer.DB, Objects: writer.Objects, MaxBytes: 250 << 10})
+	reader, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: writer.DB, Objects: writer.Objects,
+		MaxBytes: 250 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,8 @@ func TestCopiesOfPacksAreShared(t *testing.T) {
 	if cold.Requests["GET"] != 2 || len(cold.Requests) != 1 {
 		t.Errorf("requests of the first fetch of a repository and 3 forks: %v, want 2 GET", cold.Requests)
 	}
-	t.Logf("S3: push of %d bytes: %v, %d bytes sent; first fetch: %v, %d bytes received", len(noise), pushed.Requests, pushed.Sent,
+	t.Logf("S3: push of %d bytes: %v, %d bytes sent; first fetch: %v, %d bytes received", len(noise),
+		pushed.Requests, pushed.Sent,
 		cold.Requests, cold.Received)
 	for i := range 5 {
 		rand.Read(noise)
@@ -427,7 +429,8 @@ func TestEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"gc.auto=0", "receive.procreceiverefs=refs", "extensions.objectformat=sha256", "uploadpack.allowfilter=true"} {
+	for _, line := range []string{"gc.auto=0", "receive.procreceiverefs=refs", "extensions.objectformat=sha256",
+		"uploadpack.allowfilter=true"} {
 		if !slices.Contains(strings.Split(string(out), "\n"), line) {
 			t.Errorf("setting %s is missing in %s", line, out)
 		}

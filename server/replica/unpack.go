@@ -173,7 +173,8 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 		}
 	}
 	slices.SortFunc(all, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
-	if err := disk.WriteFileUnsynced(filepath.Join(w.to, "packed-refs"), packedrefs.EncodeTags(all, false), 0o600); err != nil {
+	if err := disk.WriteFileUnsynced(filepath.Join(w.to, "packed-refs"), packedrefs.EncodeTags(all, false),
+		0o600); err != nil {
 		return made, false, err
 	}
 	if err := w.shallow(ctx); err != nil {
@@ -292,7 +293,8 @@ func (w *unpacking) pack(ctx context.Context, p thin.PackBlob, args ...string) e
 	return disk.WriteFileUnsynced(done, []byte(hash), 0o600)
 }
 
-// shallow writes the file shallow, which lists the commits whose parents are missing: those of the replica, and the base commits.
+// shallow writes the file shallow, which lists the commits whose parents are missing: those of the replica, and the
+// base commits.
 func (w *unpacking) shallow(ctx context.Context) error {
 	lines := map[string]bool{}
 	text, err := os.ReadFile(filepath.Join(w.from, "shallow"))

@@ -154,7 +154,8 @@ func (s *Set) place(path, contents string) error {
 
 // addPacks adds the packs that a replica does not have. A pack of a push through this replica is in its directory
 // already.
-func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, packs []records.Pack, present map[string][]string) error {
+func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, packs []records.Pack,
+	present map[string][]string) error {
 	if e.packs == nil {
 		e.packs, e.stale = map[string]string{}, map[string]stale{}
 	}
@@ -162,7 +163,8 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 	added := map[string]bool{}
 	for _, p := range packs {
 		// A replica does not need the file with the times of garbage.
-		p.Extensions = slices.DeleteFunc(slices.Clone(p.Extensions), func(x string) bool { return x == records.GarbageExtension })
+		p.Extensions = slices.DeleteFunc(slices.Clone(p.Extensions),
+			func(x string) bool { return x == records.GarbageExtension })
 		if err := checkPack(format, p); err != nil {
 			return err
 		}

@@ -83,8 +83,9 @@ func (k *Keeper) Plan(ctx context.Context, namespace string, r Rules) (all []Ste
 	return all, err
 }
 
-// Run makes the steps that are due in a namespace, and returns them. Steps that fail, for example because the session was changed at the
-// same time, are left to the next run, and reported as an error. Run does nothing if another node applies the rules of the namespace.
+// Run makes the steps that are due in a namespace, and returns them. Steps that fail, for example because the session
+// was changed at the same time, are left to the next run, and reported as an error. Run does nothing if another node
+// applies the rules of the namespace.
 func (k *Keeper) Run(ctx context.Context, namespace string) (done []Step, err error) {
 	lease := "retention/" + strings.ToLower(namespace)
 	acquired, err := k.o.Records.Leases.Acquire(ctx, lease, k.o.Node, leaseTime)
@@ -137,8 +138,10 @@ func (k *Keeper) eachRepo(ctx context.Context, namespace string, f func(records.
 	}
 }
 
-// plan returns what rules do to the sessions of a repository, sorted by their names: those steps for which the function keep returns true.
-func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.Time, keep func(Step) bool) ([]Step, error) {
+// plan returns what rules do to the sessions of a repository, sorted by their names: those steps for which the function
+// keep returns true.
+func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.Time,
+	keep func(Step) bool) ([]Step, error) {
 	var all []Step
 	// There can be millions of archived sessions, of which few are due.
 	deleted, err := k.look(ctx, repo, func(f facts) {
@@ -167,8 +170,8 @@ func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.
 	return all, nil
 }
 
-// look calls the function each with the facts about each session of a repository, and returns the sessions in the trash, without what is
-// done to them.
+// look calls the function each with the facts about each session of a repository, and returns the sessions in the
+// trash, without what is done to them.
 func (k *Keeper) look(ctx context.Context, repo records.Repo, each func(facts)) (trashed []Step, err error) {
 	on, snap, err := k.o.Replicas.Snapshot(ctx, repo.ID)
 	if err != nil {
@@ -270,14 +273,16 @@ func deleted(repo, ref string) (s Step, ok bool) {
 	if !ok || err != nil {
 		return s, false
 	}
-	s = Step{Repo: repo, Session: name, State: "deleted", Due: time.Unix(at, 0).UTC(), at: thin.TrashPrefix + name + "/" + stamp + "/"}
+	s = Step{Repo: repo, Session: name, State: "deleted", Due: time.Unix(at, 0).UTC(),
+		at: thin.TrashPrefix + name + "/" + stamp + "/"}
 	return s, true
 }
 
 // by describes a step for the audit log and the history of the session.
 func (k *Keeper) by(repo records.Repo, s Step) archive.By {
 	return archive.By{Actor: archive.Rules, Reason: s.Why, Stamp: events.Stamp{Account: k.o.Account, Time: time.Now()},
-		Cause: records.Cause{Actor: archive.Rules, Method: string(s.Action), Target: "/" + repo.Namespace + "/" + repo.Name + "/" + s.Session}}
+		Cause: records.Cause{Actor: archive.Rules, Method: string(s.Action),
+			Target: "/" + repo.Namespace + "/" + repo.Name + "/" + s.Session}}
 }
 
 // do makes steps in a repository. It returns those that were made, and the errors of the others.
@@ -311,7 +316,8 @@ func (k *Keeper) do(ctx context.Context, repo records.Repo, steps []Step) (done 
 			continue
 		}
 		done = append(done, s)
-		k.o.Log.Info("applied retention", zap.String("repository", repo.Namespace+"/"+repo.Name), zap.String("session", s.Session),
+		k.o.Log.Info("applied retention", zap.String("repository", repo.Namespace+"/"+repo.Name),
+			zap.String("session", s.Session),
 			zap.String("action", string(s.Action)), zap.String("why", s.Why))
 	}
 	return done, failed
@@ -348,7 +354,8 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 	var refs []records.Ref
 	var removals []records.RefUpdate
 	for _, r := range snap.Refs {
-		if s.Action == Purge && strings.HasPrefix(r.Name, s.at) || s.Action != Purge && records.SessionOf(r.Name) == s.Session {
+		if s.Action == Purge && strings.HasPrefix(r.Name, s.at) ||
+			s.Action != Purge && records.SessionOf(r.Name) == s.Session {
 			refs = append(refs, r)
 			removals = append(removals, records.RefUpdate{Name: r.Name, Old: r.ID, New: none})
 		}
@@ -367,7 +374,8 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 	defer store.Close()
 	m, ok := metaOf(store, format, s.Session, refs)
 	changed := archive.Changed(store, format, m, refs)
-	if m.Abandon(changed, time.Now()); !ok || m.InUse(time.Now()) || m.Profile.Held() { // it has changed since the plan was made
+	// it has changed since the plan was made
+	if m.Abandon(changed, time.Now()); !ok || m.InUse(time.Now()) || m.Profile.Held() {
 		return records.ErrChanged
 	}
 	if s.Action == Close {
@@ -382,7 +390,8 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 }
 
 // close closes a session that has changed last at the time changed.
-func (k *Keeper) close(ctx context.Context, store *odb.Store, repo records.Repo, refs []records.Ref, s Step, by archive.By,
+func (k *Keeper) close(ctx context.Context, store *odb.Store, repo records.Repo, refs []records.Ref, s Step,
+	by archive.By,
 	changed time.Time) error {
 	i := slices.IndexFunc(refs, func(r records.Ref) bool { return r.Name == session.MetaRef(s.Session) })
 	next, all, err := archive.EditMeta(store, store.Format(), refs[i].ID, func(m *session.Meta, now time.Time) error {

@@ -1,6 +1,6 @@
-// Package retention closes, archives and deletes the sessions of a namespace by rules, and erases their transcripts. What it does to a
-// session, when and why, can be listed before (Plan); a run (Run) does exactly what is due in this list. A session on hold, and one that is
-// active, is never touched; deleted sessions are in the trash first.
+// Package retention closes, archives and deletes the sessions of a namespace by rules, and erases their transcripts.
+// What it does to a session, when and why, can be listed before (Plan); a run (Run) does exactly what is due in this
+// list. A session on hold, and one that is active, is never touched; deleted sessions are in the trash first.
 package retention
 
 import (
@@ -60,10 +60,12 @@ type Rules struct {
 	Rules   []Rule `json:"rules"`   // of several rules for the same action, the first that matches a session applies
 	// Expired is the action for sessions whose lifetime has ended: Close, Archive or Delete; "": Close.
 	Expired Action `json:"expired,omitempty"`
-	Trash   *Age   `json:"trash_after,omitempty"` // age after which deleted sessions are removed for good; nil: they stay in the trash
+	// age after which deleted sessions are removed for good; nil: they stay in the trash
+	Trash *Age `json:"trash_after,omitempty"`
 }
 
-// Rule is what happens to sessions after a time without a change. The members that select sessions are combined by "and".
+// Rule is what happens to sessions after a time without a change. The members that select sessions are combined by
+// "and".
 type Rule struct {
 	Repo        string              `json:"repo,omitempty"`    // glob of names of repositories; "": all
 	Session     string              `json:"session,omitempty"` // glob of names of sessions; "": all
@@ -131,7 +133,8 @@ func Parse(text []byte) (r Rules, err error) {
 			}
 		}
 		if rule.Close == nil && rule.Archive == nil && rule.Delete == nil && rule.Transcripts == nil {
-			return bad("rule %d does nothing: it has none of close_after, archive_after, delete_after and transcripts_after", i+1)
+			return bad("rule %d does nothing: it has none of close_after, archive_after, delete_after and transcripts_after",
+				i+1)
 		}
 	}
 	return r, nil
@@ -158,7 +161,8 @@ func (r Rule) matches(f facts) bool {
 		(len(r.States) == 0 || slices.Contains(r.States, f.state))
 }
 
-// after returns the age in the first rule that matches a session and has one for an action, with the number of the rule.
+// after returns the age in the first rule that matches a session and has one for an action, with the number of the
+// rule.
 func (r Rules) after(f facts, of func(Rule) *Age) (age time.Duration, number int, ok bool) {
 	for i, rule := range r.Rules {
 		if a := of(rule); a != nil && rule.matches(f) {
@@ -247,7 +251,8 @@ func (r Rules) steps(f facts, now time.Time) []Step {
 		text, _ := Age(age).MarshalText()
 		s := base
 		// Whole days are erased, so that each session is rewritten once a day at most.
-		s.Action, s.Due, s.Why = Erase, f.records.Add(day+age).UTC(), fmt.Sprintf("rule %d: transcripts_after %s", number, text)
+		s.Action, s.Due, s.Why = Erase, f.records.Add(day+age).UTC(),
+			fmt.Sprintf("rule %d: transcripts_after %s", number, text)
 		s.before = now.Add(-age).UTC().Truncate(day)
 		steps = append(steps, s)
 	}

@@ -42,9 +42,11 @@ func lifeProblem(err error) error {
 	return problem(Invalid, "%v", err)
 }
 
-// Change changes the state or the profile of a session: it closes, archives or reopens the session, or sets its title, task, owner and
-// others. The state of a session that a machine uses cannot be changed. Change returns the metadata after the change.
-func (s *Service) Change(ctx context.Context, by By, repo records.Repo, name string, c lifecycle.Change) (m session.Meta, err error) {
+// Change changes the state or the profile of a session: it closes, archives or reopens the session, or sets its title,
+// task, owner and others. The state of a session that a machine uses cannot be changed. Change returns the metadata
+// after the change.
+func (s *Service) Change(ctx context.Context, by By, repo records.Repo, name string,
+	c lifecycle.Change) (m session.Meta, err error) {
 	c.Actor = by.actor()
 	if c.Profile != nil {
 		if err := c.Profile.Validate(); err != nil {
@@ -76,9 +78,10 @@ func (s *Service) Change(ctx context.Context, by By, repo records.Repo, name str
 	return m, err
 }
 
-// Pin gives a checkpoint of a session a name, so that gc keeps the checkpoint. A pin of the same name moves. It returns the id of the
-// checkpoint.
-func (s *Service) Pin(ctx context.Context, by By, repo records.Repo, name, pin, checkpoint string) (id string, err error) {
+// Pin gives a checkpoint of a session a name, so that gc keeps the checkpoint. A pin of the same name moves. It returns
+// the id of the checkpoint.
+func (s *Service) Pin(ctx context.Context, by By, repo records.Repo,
+	name, pin, checkpoint string) (id string, err error) {
 	if err := session.ValidPin(pin); err != nil {
 		return "", problem(Invalid, "%v", err)
 	}
@@ -121,7 +124,8 @@ type Deleted struct {
 	Kept []string // refs of the session that stay
 }
 
-// Delete moves a session to the trash, from which "artifactfs session undelete" restores it. A session that a machine uses is refused.
+// Delete moves a session to the trash, from which "artifactfs session undelete" restores it. A session that a machine
+// uses is refused.
 func (s *Service) Delete(ctx context.Context, by By, repo records.Repo, name string) (Deleted, error) {
 	var made Deleted
 	err := s.act(ctx, by, repo, func(ctx context.Context, v *view) (c change, err error) {
@@ -193,15 +197,17 @@ func (s *Service) Policy(ctx context.Context, repo records.Repo) (p Policy, err 
 	return p, err
 }
 
-// SetPolicy replaces the policy of a repository. If expect is not nil, the policy must have this commit, "" for no policy.
+// SetPolicy replaces the policy of a repository. If expect is not nil, the policy must have this commit, "" for no
+// policy.
 func (s *Service) SetPolicy(ctx context.Context, by By, repo records.Repo, text string, expect *string) error {
 	if _, err := approval.ParsePolicy([]byte(text)); err != nil {
 		return problem(Invalid, "%v", err)
 	}
-	return s.edit(ctx, by, repo, review.PolicyFile, "change the policy", func(_ context.Context, v *view, _ []byte) ([]byte, error) {
-		if now := v.refs[approval.PolicyRef]; expect != nil && *expect != now {
-			return nil, &Problem{Kind: Conflict, Text: "the policy was changed by others", Now: now}
-		}
-		return []byte(text), nil
-	})
+	return s.edit(ctx, by, repo, review.PolicyFile, "change the policy",
+		func(_ context.Context, v *view, _ []byte) ([]byte, error) {
+			if now := v.refs[approval.PolicyRef]; expect != nil && *expect != now {
+				return nil, &Problem{Kind: Conflict, Text: "the policy was changed by others", Now: now}
+			}
+			return []byte(text), nil
+		})
 }

@@ -28,27 +28,32 @@ func TestMerge(t *testing.T) {
 				w.push("refs/heads/"+branch, other)
 			}
 			m, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Expect: base})
-			if err != nil || m.Old != base || m.New != head || m.Branch != "main" || m.Checkpoint != point || m.Commits != 1 || m.Method != FastForward {
+			if err != nil || m.Old != base || m.New != head || m.Branch != "main" || m.Checkpoint != point || m.Commits != 1 ||
+				m.Method != FastForward {
 				t.Errorf("fast-forward: got %+v, %v", m, err)
 			}
-			if m, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "new"}); err != nil || m.Old != "" || m.New != head {
+			if m, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "new"}); err != nil || m.Old != "" ||
+				m.New != head {
 				t.Errorf("new branch: got %+v, %v", m, err)
 			}
 			if m, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "merged", Method: MergeCommit}); err != nil {
 				t.Fatal(err)
 			}
 			w.git("fetch", "-q", w.url, "merged", "squashed")
-			if got := w.git("log", "-1", "--format=%P %an %ae %cn %s", m.New); got != other+" "+head+" ann ann@artifactfs.invalid ann Merge session work into merged" {
+			if got := w.git("log", "-1", "--format=%P %an %ae %cn %s", m.New); got != other+" "+head+
+				" ann ann@artifactfs.invalid ann Merge session work into merged" {
 				t.Errorf("merge commit: got %q", got)
 			}
 			if got := w.git("show", m.New+":f") + w.git("show", m.New+":g"); got != "zero\none\ntwo\nthreeG" {
 				t.Errorf("files after the merge: got %q", got)
 			}
-			if m, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "squashed", Method: Squash, Message: "all\n"}); err != nil {
+			if m, err = w.Merge(t.Context(), w.ann, w.repo, "work",
+				Merge{Branch: "squashed", Method: Squash, Message: "all\n"}); err != nil {
 				t.Fatal(err)
 			}
 			w.git("fetch", "-q", w.url, "squashed")
-			if got := w.git("log", "-1", "--format=%P %s", m.New); got != other+" all" || w.git("show", m.New+":f") != "zero\none\ntwo\nthree" {
+			if got := w.git("log", "-1", "--format=%P %s", m.New); got != other+" all" ||
+				w.git("show", m.New+":f") != "zero\none\ntwo\nthree" {
 				t.Errorf("squashed commit: got %q", got)
 			}
 			_, err = w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Branch: "behind"})
@@ -115,7 +120,8 @@ func TestMergeAfterSquash(t *testing.T) {
 		t.Fatalf("merge after a squash: got %+v, %v", m, err)
 	}
 	w.git("fetch", "-q", w.url, "main")
-	if got := w.git("log", "-1", "--format=%P", m.New); got != m.Old+" "+next || w.git("rev-parse", m.New+"^{tree}") != w.git("rev-parse", next+"^{tree}") {
+	if got := w.git("log", "-1", "--format=%P", m.New); got != m.Old+" "+next ||
+		w.git("rev-parse", m.New+"^{tree}") != w.git("rev-parse", next+"^{tree}") {
 		t.Errorf("commit of the merge: got parents %s, want the files of the session", got)
 	}
 }
@@ -124,7 +130,8 @@ func TestMergeAfterSquash(t *testing.T) {
 func TestMergeThroughGate(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, _, _ := w.work("work")
-	if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`, new("")); err != nil {
+	if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`,
+		new("")); err != nil {
 		t.Fatal(err)
 	}
 	w.push("refs/heads/side", w.commit(base, map[string]string{"f": "one\ntwo\nthree\n", "g": "G\n"}))
@@ -157,7 +164,8 @@ func TestApprovalAfterSquash(t *testing.T) {
 		if _, err := w.Merge(t.Context(), w.ann, w.repo, "work", Merge{Method: Squash}); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`, new("")); err != nil {
+		if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`,
+			new("")); err != nil {
 			t.Fatal(err)
 		}
 		next := w.commit(head, map[string]string{"f": "0\none\ntwo\nthree\n", "g": "g\n"})
@@ -187,7 +195,8 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("policy of a new repository: got %+v, %v", p, err)
 	}
 	const text = `{"version":1}`
-	w.is(w.SetPolicy(t.Context(), w.ann, w.repo, text, nil), Forbidden, "only an owner or admin token can change the policy")
+	w.is(w.SetPolicy(t.Context(), w.ann, w.repo, text, nil), Forbidden,
+		"only an owner or admin token can change the policy")
 	w.is(w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":2}`, nil), Invalid, "version 2 is not known")
 	if err := w.SetPolicy(t.Context(), w.owner, w.repo, text, nil); err != nil {
 		t.Fatal(err)
@@ -196,7 +205,8 @@ func TestPolicy(t *testing.T) {
 	if err != nil || p.Text != text || p.Commit != w.ref(approval.PolicyRef) || p.Problem != "" {
 		t.Errorf("policy: got %+v, %v", p, err)
 	}
-	if got := w.is(w.SetPolicy(t.Context(), w.owner, w.repo, text, new("")), Conflict, "changed by others"); got.Now != p.Commit {
+	if got := w.is(w.SetPolicy(t.Context(), w.owner, w.repo, text, new("")), Conflict,
+		"changed by others"); got.Now != p.Commit {
 		t.Errorf("present policy: got %q, want %s", got.Now, p.Commit)
 	}
 }
@@ -225,7 +235,8 @@ func TestPins(t *testing.T) {
 func TestChange(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, _, _ := w.work("work")
-	m, err := w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Closed, Reason: "done", Profile: &profile.Change{Title: new("T")}})
+	m, err := w.Change(t.Context(), w.ann, w.repo, "work",
+		lifecycle.Change{State: session.Closed, Reason: "done", Profile: &profile.Change{Title: new("T")}})
 	if err != nil || m.State != session.Closed || m.Title != "T" {
 		t.Fatalf("close: got %+v, %v", m, err)
 	}
@@ -234,15 +245,18 @@ func TestChange(t *testing.T) {
 		t.Errorf("transitions: got %s", text)
 	}
 	before := w.ref(session.MetaRef("work"))
-	if _, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Closed}); err != nil || w.ref(session.MetaRef("work")) != before {
+	if _, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Closed}); err != nil ||
+		w.ref(session.MetaRef("work")) != before {
 		t.Errorf("second close: got %v", err)
 	}
 	_, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Paused})
 	w.is(err, Conflict, "session work is closed and cannot become paused")
-	if m, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Open}); err != nil || m.State != session.Open {
+	if m, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{State: session.Open}); err != nil ||
+		m.State != session.Open {
 		t.Errorf("reopen: got %s, %v", m.State, err)
 	}
-	_, err = w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{Profile: &profile.Change{AddTags: []string{"a b"}}})
+	_, err = w.Change(t.Context(), w.ann, w.repo, "work",
+		lifecycle.Change{Profile: &profile.Change{AddTags: []string{"a b"}}})
 	w.is(err, Invalid, "invalid tag")
 	rules, err := access.SessionRules("work")
 	if err != nil {
@@ -264,15 +278,18 @@ func TestDelete(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	_, head, _ := w.work("work")
 	w.push("refs/heads/afs/work/main", head)
-	if _, err := w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{Profile: &profile.Change{Hold: new("audit")}}); err != nil {
+	if _, err := w.Change(t.Context(), w.ann, w.repo, "work",
+		lifecycle.Change{Profile: &profile.Change{Hold: new("audit")}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := w.Delete(t.Context(), w.ann, w.repo, "work")
 	w.is(err, Conflict, "session work is on hold")
-	if _, err := w.Change(t.Context(), w.owner, w.repo, "work", lifecycle.Change{Profile: &profile.Change{Hold: new("")}}); err != nil {
+	if _, err := w.Change(t.Context(), w.owner, w.repo, "work",
+		lifecycle.Change{Profile: &profile.Change{Hold: new("")}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"sessions":[{"match":"work","quorum":1}]}`, nil); err != nil {
+	if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"sessions":[{"match":"work","quorum":1}]}`,
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.Delete(t.Context(), w.ann, w.repo, "work")
@@ -302,19 +319,23 @@ func TestDelete(t *testing.T) {
 func TestCacheEntries(t *testing.T) {
 	w := newWorld(t, object.SHA256)
 	value := func(text string) cacheentry.Value {
-		return cacheentry.Value{Size: int64(len(text)), Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
+		return cacheentry.Value{Size: int64(len(text)),
+			Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
 	}
 	c := w.Entries(w.ann, w.repo)
-	one, err := c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("one"), TTL: time.Hour, Expect: cacheentry.None, Actor: "ann"})
+	one, err := c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("one"), TTL: time.Hour,
+		Expect: cacheentry.None, Actor: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var conflict *cacheentry.ConflictError
-	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: cacheentry.None, Actor: "ann"}); !errors.As(err, &conflict) ||
+	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: cacheentry.None,
+		Actor: "ann"}); !errors.As(err, &conflict) ||
 		conflict.Present.Hash != one.Hash {
 		t.Errorf("entry that exists: got %v", err)
 	}
-	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: one.Hash, Actor: "ann"}); err != nil {
+	if _, err = c.Put(t.Context(), cacheentry.PutRequest{Key: "test/1", Value: value("two"), Expect: one.Hash,
+		Actor: "ann"}); err != nil {
 		t.Error(err)
 	}
 	var text bytes.Buffer

@@ -15,14 +15,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// Annotation is an annotation that a user makes. Without Checkpoint, Commit and Path, a new thread is about the whole session.
+// Annotation is an annotation that a user makes. Without Checkpoint, Commit and Path, a new thread is about the whole
+// session.
 type Annotation struct {
 	Op     annotate.Op
 	Thread string // id of the thread, or the beginning of the id; "" for Open
 	Text   string
 
 	// The fields below are for Open only.
-	Checkpoint string // name of a checkpoint, as for gitread.Repo.Checkpoint; "" with a Path means the newest one, unless Commit is set
+	// name of a checkpoint, as for gitread.Repo.Checkpoint; "" with a Path means the newest one, unless Commit is set
+	Checkpoint string
 	Commit     string // full id of a commit
 	Path       string // path of a file in the checkpoint or commit
 	Line       int    // first line of the file, counted from 1; 0: the whole file
@@ -42,26 +44,28 @@ func annotationsOf(name string) reffile.File {
 }
 
 // Annotate begins a thread of annotations of a session, or adds to a thread.
-func (s *Service) Annotate(ctx context.Context, by By, repo records.Repo, name string, a Annotation) (Annotated, error) {
+func (s *Service) Annotate(ctx context.Context, by By, repo records.Repo, name string,
+	a Annotation) (Annotated, error) {
 	var made Annotated
 	act := annotate.Act{Op: a.Op, Actor: by.actor(), Thread: a.Thread}
 	act.Text, made.Redacted = transcript.Redact(a.Text)
-	err := s.edit(ctx, by, repo, annotationsOf(name), "annotate", func(ctx context.Context, v *view, now []byte) ([]byte, error) {
-		if err := v.session(name); err != nil {
-			return nil, err
-		}
-		next := act
-		if a.Op == annotate.Open {
-			on, err := v.annotated(ctx, name, a)
-			if err != nil {
-				return nil, annotationProblem(err)
+	err := s.edit(ctx, by, repo, annotationsOf(name), "annotate",
+		func(ctx context.Context, v *view, now []byte) ([]byte, error) {
+			if err := v.session(name); err != nil {
+				return nil, err
 			}
-			next.On = &on
-		}
-		file, done, thread, err := annotate.Add(now, next, s.o.Now())
-		made.ID, made.Thread = done.ID, thread
-		return file, annotationProblem(err)
-	})
+			next := act
+			if a.Op == annotate.Open {
+				on, err := v.annotated(ctx, name, a)
+				if err != nil {
+					return nil, annotationProblem(err)
+				}
+				next.On = &on
+			}
+			file, done, thread, err := annotate.Add(now, next, s.o.Now())
+			made.ID, made.Thread = done.ID, thread
+			return file, annotationProblem(err)
+		})
 	return made, err
 }
 
@@ -112,9 +116,10 @@ func (v *view) annotated(ctx context.Context, name string, a Annotation) (on ann
 	return annotate.On(ctx, gitread.NewAnnotated(v.git, ""), on, id, a.Path, a.Line, a.End)
 }
 
-// checkpointOrBase returns a checkpoint of a session. If no checkpoint is named and the session has none, because nothing
-// has changed, it returns the commit from which the session was started.
-func (v *view) checkpointOrBase(ctx context.Context, name, point string) (p session.Checkpoint, base string, err error) {
+// checkpointOrBase returns a checkpoint of a session. If no checkpoint is named and the session has none, because
+// nothing has changed, it returns the commit from which the session was started.
+func (v *view) checkpointOrBase(ctx context.Context,
+	name, point string) (p session.Checkpoint, base string, err error) {
 	p, err = v.checkpoint(ctx, name, point)
 	if err == nil || point != "" || len(v.of(name)) > 0 || v.thin[name] != "" {
 		return p, "", err

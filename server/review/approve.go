@@ -21,52 +21,57 @@ type ApprovalRequest = review.Request
 type Approval = review.Approval
 
 // RequestApproval asks for an approval of the newest checkpoint of a session.
-func (s *Service) RequestApproval(ctx context.Context, by By, repo records.Repo, name string, q ApprovalRequest) (Approval, error) {
-	return s.approve(ctx, by, repo, name, approval.Request, func(ctx context.Context, v *view, r *review.Review) (approval.Record, error) {
-		if q.Action != approval.Delete {
-			if err := v.whole(name); err != nil {
-				return approval.Record{}, err
+func (s *Service) RequestApproval(ctx context.Context, by By, repo records.Repo, name string,
+	q ApprovalRequest) (Approval, error) {
+	return s.approve(ctx, by, repo, name, approval.Request,
+		func(ctx context.Context, v *view, r *review.Review) (approval.Record, error) {
+			if q.Action != approval.Delete {
+				if err := v.whole(name); err != nil {
+					return approval.Record{}, err
+				}
 			}
-		}
-		return r.Request(ctx, q)
-	})
+			return r.Request(ctx, q)
+		})
 }
 
-// Answer grants, denies or withdraws a request. The parameter request is its id, or the beginning of the id. A grant is refused unless the
-// request is for the present state of the session and of the branch.
-func (s *Service) Answer(ctx context.Context, by By, repo records.Repo, name string, op approval.Op, request, text string) (
+// Answer grants, denies or withdraws a request. The parameter request is its id, or the beginning of the id. A grant is
+// refused unless the request is for the present state of the session and of the branch.
+func (s *Service) Answer(ctx context.Context, by By, repo records.Repo, name string, op approval.Op,
+	request, text string) (
 	Approval, error) {
-	return s.approve(ctx, by, repo, name, op, func(ctx context.Context, _ *view, r *review.Review) (approval.Record, error) {
-		record, err := r.Answer(ctx, op, request, by.actor(), text)
-		if p := new(Problem); errors.As(err, &p) && p.Kind == Conflict && record.Request != "" {
-			p.Text = "request " + record.Request + " cannot be granted: " + p.Text
-		}
-		return record, err
-	})
+	return s.approve(ctx, by, repo, name, op,
+		func(ctx context.Context, _ *view, r *review.Review) (approval.Record, error) {
+			record, err := r.Answer(ctx, op, request, by.actor(), text)
+			if p := new(Problem); errors.As(err, &p) && p.Kind == Conflict && record.Request != "" {
+				p.Text = "request " + record.Request + " cannot be granted: " + p.Text
+			}
+			return record, err
+		})
 }
 
 // approve adds the record that the function complete returns to the approvals of a session.
 func (s *Service) approve(ctx context.Context, by By, repo records.Repo, name string, op approval.Op,
 	complete func(ctx context.Context, v *view, r *review.Review) (approval.Record, error)) (made Approval, err error) {
 	message := fmt.Sprintf("%s by %s", op, by.actor())
-	err = s.edit(ctx, by, repo, review.ApprovalsOf(name), message, func(ctx context.Context, v *view, now []byte) ([]byte, error) {
-		r, err := v.review(ctx, name, now)
-		if err != nil {
-			return nil, err
-		}
-		next, err := complete(ctx, v, r)
-		if err != nil {
-			return nil, err
-		}
-		next.Actor, next.Token = by.actor(), by.Token.ID
-		l := r.Log
-		file, _, err := l.Append(now, next, s.o.Now())
-		if err != nil {
-			return nil, problem(Invalid, "%s: %v", op, err)
-		}
-		made, err = r.Added(ctx, l)
-		return file, err
-	})
+	err = s.edit(ctx, by, repo, review.ApprovalsOf(name), message,
+		func(ctx context.Context, v *view, now []byte) ([]byte, error) {
+			r, err := v.review(ctx, name, now)
+			if err != nil {
+				return nil, err
+			}
+			next, err := complete(ctx, v, r)
+			if err != nil {
+				return nil, err
+			}
+			next.Actor, next.Token = by.actor(), by.Token.ID
+			l := r.Log
+			file, _, err := l.Append(now, next, s.o.Now())
+			if err != nil {
+				return nil, problem(Invalid, "%s: %v", op, err)
+			}
+			made, err = r.Added(ctx, l)
+			return file, err
+		})
 	return made, err
 }
 

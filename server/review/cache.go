@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
-// Entries returns the cache entries of a repository as package cacheentry reads and changes them. Changes are pushes by the user of by,
-// which must be allowed. The result is used by one goroutine.
+// Entries returns the cache entries of a repository as package cacheentry reads and changes them. Changes are pushes by
+// the user of by, which must be allowed. The result is used by one goroutine.
 func (s *Service) Entries(by By, repo records.Repo) *cacheentry.Store {
 	return &cacheentry.Store{Place: place{s, by, repo}, Now: s.o.Now}
 }
@@ -36,8 +36,8 @@ func (s *Service) scratch() (f *os.File, remove func(), err error) {
 	return f, remove, objects.Classify(err)
 }
 
-// Spool copies a value to the disk. It returns cacheentry.ErrTooLarge if the value is larger than cacheentry.MaxValue. The caller calls
-// remove when the value is not needed any more.
+// Spool copies a value to the disk. It returns cacheentry.ErrTooLarge if the value is larger than cacheentry.MaxValue.
+// The caller calls remove when the value is not needed any more.
 func (s *Service) Spool(r io.Reader) (v cacheentry.Value, remove func(), err error) {
 	f, remove, err := s.scratch()
 	if err != nil {
@@ -57,8 +57,10 @@ func (s *Service) Spool(r io.Reader) (v cacheentry.Value, remove func(), err err
 	return v, remove, objects.Classify(err)
 }
 
-// Value returns the description of a cache entry and its value, after it has verified the value. The caller closes the file.
-func (s *Service) Value(ctx context.Context, repo records.Repo, key string) (e cacheentry.Entry, value *os.File, err error) {
+// Value returns the description of a cache entry and its value, after it has verified the value. The caller closes the
+// file.
+func (s *Service) Value(ctx context.Context, repo records.Repo,
+	key string) (e cacheentry.Entry, value *os.File, err error) {
 	f, remove, err := s.scratch()
 	if err != nil {
 		return e, nil, err

@@ -18,9 +18,9 @@ type Copies struct {
 	Transcripts bool                        // the transcripts stay in the fork
 }
 
-// CloseCopies closes all sessions of a new fork, and stores a link to the original in the description of each. It removes their
-// transcripts, except those of sessions on hold, and those in the containers of thin sessions. The parameter by is the user who has made
-// the fork.
+// CloseCopies closes all sessions of a new fork, and stores a link to the original in the description of each. It
+// removes their transcripts, except those of sessions on hold, and those in the containers of thin sessions. The
+// parameter by is the user who has made the fork.
 func (s *Service) CloseCopies(ctx context.Context, by By, fork records.Repo, o Copies) error {
 	fork.ReadOnly = false // that a fork is read-only concerns later pushes
 	return s.act(ctx, by, fork, func(ctx context.Context, v *view) (c change, err error) {

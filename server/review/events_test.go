@@ -38,7 +38,9 @@ func (w *world) acts(after *int64) (list []string) {
 			w.Errorf("event %s: %v", e.Body, err)
 		}
 		p := body.Payload
-		list = append(list, strings.Join(strings.Fields(fmt.Sprint(kind, " ", p.Session, " ", p.Op, " ", p.Actor, " ", p.Branch, " ", p.Name)), " "))
+		list = append(list,
+			strings.Join(strings.Fields(fmt.Sprint(kind, " ", p.Session, " ", p.Op, " ", p.Actor, " ", p.Branch, " ", p.Name)),
+				" "))
 	}
 	return list
 }
@@ -68,7 +70,8 @@ func TestEvents(t *testing.T) {
 	file := []byte(w.show(session.AnnotationsRef("work"), annotate.LogFile) + "\n")
 	file, _, err = annotate.Append(file, annotate.Act{Op: annotate.Resolve, Thread: made.ID, Actor: "owner"}, time.Now())
 	must(err)
-	w.push(session.AnnotationsRef("work"), w.commit(w.git("rev-parse", "refs/shown"), map[string]string{annotate.LogFile: string(file)}))
+	w.push(session.AnnotationsRef("work"), w.commit(w.git("rev-parse", "refs/shown"),
+		map[string]string{annotate.LogFile: string(file)}))
 	wants("session.annotated work resolve owner")
 	must(w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"branches":[{"match":"main","quorum":1}]}`, nil))
 	a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge})
@@ -124,7 +127,8 @@ func TestAuditAndRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := entries[len(entries)-1]
-	if last.Cause != (records.Cause{TokenID: w.ann.Token.ID, Actor: "ann", Method: "POST", Target: "/test"}) || !strings.Contains(last.Detail, "refs/afs/pin/work/good") {
+	if last.Cause != (records.Cause{TokenID: w.ann.Token.ID, Actor: "ann", Method: "POST", Target: "/test"}) ||
+		!strings.Contains(last.Detail, "refs/afs/pin/work/good") {
 		t.Errorf("audit entry of a pin: got %+v", last)
 	}
 }

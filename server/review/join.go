@@ -28,8 +28,9 @@ func (v *view) workspace(ctx context.Context) (*replica.Copy, error) {
 	return v.copy, nil
 }
 
-// join joins the commit head of a session with a branch whose commit is tip, "" if the branch does not exist. The tree of a merge is
-// written to the workspace. Approvals and merges use this function, so that a merge has the tree that was approved.
+// join joins the commit head of a session with a branch whose commit is tip, "" if the branch does not exist. The tree
+// of a merge is written to the workspace. Approvals and merges use this function, so that a merge has the tree that was
+// approved.
 func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j review.Joined, err error) {
 	if j.Tree, err = v.tree(ctx, head.String()); err != nil {
 		return j, err
@@ -61,8 +62,9 @@ func (v *view) join(ctx context.Context, head object.ID, tip, target string) (j 
 	return j, err
 }
 
-// squashed reports whether a branch at the commit tip has the tree of a commit of the session that it lacks, because that commit was
-// squashed onto it. Then only the changes after that commit matter, so that the branch gets the tree of head.
+// squashed reports whether a branch at the commit tip has the tree of a commit of the session that it lacks, because
+// that commit was squashed onto it. Then only the changes after that commit matter, so that the branch gets the tree of
+// head.
 func (v *view) squashed(ctx context.Context, head, tip string) (bool, error) {
 	tree, err := v.tree(ctx, tip)
 	if err != nil {
@@ -85,7 +87,8 @@ func (v *view) merge(ctx context.Context, head, tip, target string) (string, err
 	return merged.Result.String(), err
 }
 
-// changed returns the paths whose files differ between two trees in a git directory. The id "" stands for the empty tree.
+// changed returns the paths whose files differ between two trees in a git directory. The id "" stands for the empty
+// tree.
 func (v *view) changed(ctx context.Context, dir, from, to string) ([]string, error) {
 	if from == "" {
 		from = treediff.Name(v.format, object.ID{})

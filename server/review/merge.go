@@ -78,7 +78,8 @@ func (s *Service) Merge(ctx context.Context, by By, repo records.Repo, name stri
 		old := v.refs[branch]
 		if m.Expect != "" && m.Expect != old {
 			return c, &Problem{Kind: Conflict, Now: old,
-				Text: fmt.Sprintf("branch %s is at %.12s, not at %.12s as expected", review.Short(branch), cmp.Or(old, "no commit"), m.Expect)}
+				Text: fmt.Sprintf("branch %s is at %.12s, not at %.12s as expected", review.Short(branch),
+					cmp.Or(old, "no commit"), m.Expect)}
 		}
 		made = Merged{Session: name, Checkpoint: string(p.ID), Method: m.Method, Branch: review.Short(branch), Old: old}
 		w := merging{v: v, by: by, m: m, head: p.Head, branch: branch, tip: old, made: &made}
@@ -124,12 +125,13 @@ func (w *merging) plan(ctx context.Context) (c change, err error) {
 		}
 		c.pack = w.v.pack
 	}
-	c.updates, c.merged = []records.RefUpdate{w.v.update(w.branch, w.made.New)}, map[string]string{w.branch: w.made.Session}
+	c.updates, c.merged = []records.RefUpdate{w.v.update(w.branch, w.made.New)},
+		map[string]string{w.branch: w.made.Session}
 	return c, nil
 }
 
-// join joins the commit of the session with the branch. It also returns the commits that the message of the new commit names: all, or for
-// a squash those after the commit of the session that was squashed onto the branch before.
+// join joins the commit of the session with the branch. It also returns the commits that the message of the new commit
+// names: all, or for a squash those after the commit of the session that was squashed onto the branch before.
 func (w *merging) join(ctx context.Context, commits []branchCommit) (review.Joined, []branchCommit, error) {
 	if w.m.Method == Squash {
 		now, err := w.v.tree(ctx, w.tip)
@@ -153,7 +155,8 @@ type branchCommit struct {
 
 // commits returns the commits of the session that neither the branch nor the commits known reach, newest first.
 func (w *merging) commits(ctx context.Context, known ...string) (all []branchCommit, err error) {
-	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%H %T %P%n%B", w.head.String()}
+	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
+		"--format=tformat:%H %T %P%n%B", w.head.String()}
 	if w.tip != "" {
 		known = append(known, w.tip)
 	}
@@ -185,7 +188,8 @@ func (w *merging) commit(ctx context.Context, tree string, commits []branchCommi
 	}
 	git := w.v.git.Git.In(c.Dir)
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
-		git.Env = append(git.Env, "GIT_"+role+"_NAME="+approval.Person(w.by.actor()), "GIT_"+role+"_EMAIL="+approval.Address(w.by.actor()),
+		git.Env = append(git.Env, "GIT_"+role+"_NAME="+approval.Person(w.by.actor()),
+			"GIT_"+role+"_EMAIL="+approval.Address(w.by.actor()),
 			fmt.Sprintf("GIT_%s_DATE=%d +0000", role, w.v.s.o.Now().Unix()))
 	}
 	out, err := git.Output(ctx, w.message(commits), append(args, "-F", "-")...)

@@ -1,10 +1,10 @@
-// Package review makes the acts of users on the sessions of a repository that the server has: annotations, approvals, the merge of a
-// session into a branch, and others. The REST API and the page use it.
+// Package review makes the acts of users on the sessions of a repository that the server has: annotations, approvals,
+// the merge of a session into a branch, and others. The REST API and the page use it.
 //
-// An act is a push. It changes refs in the formats of the packages below session, by a push that the server makes itself
-// (receive.Request), with the token of the user. So the same rules, policy, limits, audit entries and events apply as to a push by git,
-// and clients see no difference. An act compares and swaps the refs that it changes; if another push was faster, it is made again with
-// the new state.
+// An act is a push. It changes refs in the formats of the packages below session, by a push that the server makes
+// itself (receive.Request), with the token of the user. So the same rules, policy, limits, audit entries and events
+// apply as to a push by git, and clients see no difference. An act compares and swaps the refs that it changes; if
+// another push was faster, it is made again with the new state.
 //
 // The caller has checked that the token allows the repository to be read. This package checks that it allows pushes.
 package review
@@ -83,8 +83,9 @@ func New(o Options) *Service {
 		o.Now = time.Now
 	}
 	return &Service{o: o, pool: read.Pool{Memory: o.Memory},
-		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
-			Class: places.Reads})}
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime,
+			Memory: o.Memory,
+			Class:  places.Reads})}
 }
 
 // Close ends the git processes that are kept for later acts.
@@ -206,8 +207,8 @@ func (v *view) session(name string) error {
 	return nil
 }
 
-// whole returns an error if the repository lacks the objects that a session is based on, so that its commits and checkpoints cannot become
-// those of refs of the repository.
+// whole returns an error if the repository lacks the objects that a session is based on, so that its commits and
+// checkpoints cannot become those of refs of the repository.
 func (v *view) whole(name string) error {
 	if v.refs[thin.Ref(name)] == "" {
 		return nil
@@ -270,8 +271,9 @@ type change struct {
 	pack func(ctx context.Context, w io.Writer) error
 }
 
-// act makes an act. The function plan decides what is changed in the state v; nothing is changed if the result has no updates. If another
-// push changes one of the refs in the meantime, act calls plan again. Errors of plan are returned as they are.
+// act makes an act. The function plan decides what is changed in the state v; nothing is changed if the result has no
+// updates. If another push changes one of the refs in the meantime, act calls plan again. Errors of plan are returned
+// as they are.
 func (s *Service) act(ctx context.Context, by By, repo records.Repo,
 	plan func(ctx context.Context, v *view) (change, error)) error {
 	if err := by.allowed(repo); err != nil {
@@ -291,7 +293,8 @@ func (s *Service) act(ctx context.Context, by By, repo records.Repo,
 	return problem(Conflict, "the refs of the act were changed by others all the time, try again")
 }
 
-// try makes one attempt of an act. It returns true if another attempt may succeed, because others have changed refs in the meantime.
+// try makes one attempt of an act. It returns true if another attempt may succeed, because others have changed refs in
+// the meantime.
 func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 	plan func(ctx context.Context, v *view) (change, error)) (bool, error) {
 	var updates []records.RefUpdate
@@ -357,8 +360,8 @@ func explain(r *receive.Refused) error {
 	return problem(Conflict, "%v", r)
 }
 
-// edit replaces the file of a ref by the result of the function edit, which gets the present contents. Nothing is changed if the
-// result is nil.
+// edit replaces the file of a ref by the result of the function edit, which gets the present contents. Nothing is
+// changed if the result is nil.
 func (s *Service) edit(ctx context.Context, by By, repo records.Repo, f reffile.File, message string,
 	edit func(ctx context.Context, v *view, now []byte) ([]byte, error)) error {
 	return s.act(ctx, by, repo, func(ctx context.Context, v *view) (c change, err error) {

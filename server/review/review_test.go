@@ -21,15 +21,18 @@ func TestAnnotate(t *testing.T) {
 		t.Run(format.String(), func(t *testing.T) {
 			w := newWorld(t, format)
 			_, head, point := w.work("work")
-			a, err := w.Annotate(t.Context(), w.ann, w.repo, "work", Annotation{Op: annotate.Open, Path: "f", Line: 2, End: 3, Text: "why?"})
+			a, err := w.Annotate(t.Context(), w.ann, w.repo, "work",
+				Annotation{Op: annotate.Open, Path: "f", Line: 2, End: 3, Text: "why?"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			on := a.Thread.On
-			if a.ID != a.Thread.ID || on.Checkpoint != point || on.Path != "f" || on.Line != 2 || on.End != 3 || on.Quote != "one\ntwo" {
+			if a.ID != a.Thread.ID || on.Checkpoint != point || on.Path != "f" || on.Line != 2 || on.End != 3 ||
+				on.Quote != "one\ntwo" {
 				t.Errorf("new thread: got %+v", a)
 			}
-			for _, next := range []Annotation{{Op: annotate.Reply, Thread: a.ID[:20], Text: "because"}, {Op: annotate.Resolve, Thread: a.ID}} {
+			for _, next := range []Annotation{{Op: annotate.Reply, Thread: a.ID[:20], Text: "because"},
+				{Op: annotate.Resolve, Thread: a.ID}} {
 				if a, err = w.Annotate(t.Context(), w.bob, w.repo, "work", next); err != nil {
 					t.Fatal(err)
 				}
@@ -37,8 +40,9 @@ func TestAnnotate(t *testing.T) {
 			if acts := a.Thread.Acts; len(acts) != 3 || !a.Thread.Resolved || acts[0].Actor != "ann" || acts[1].Actor != "bob" {
 				t.Errorf("thread after reply and resolve: got %+v", a.Thread)
 			}
-			if a, err = w.Annotate(t.Context(), w.bob, w.repo, "work", Annotation{Op: annotate.Open, Commit: head, Text: "token ghp_" +
-				strings.Repeat("a", 36)}); err != nil || a.Thread.On.Commit != head || a.Redacted != 1 {
+			if a, err = w.Annotate(t.Context(), w.bob, w.repo, "work",
+				Annotation{Op: annotate.Open, Commit: head, Text: "token ghp_" +
+					strings.Repeat("a", 36)}); err != nil || a.Thread.On.Commit != head || a.Redacted != 1 {
 				t.Errorf("thread about a commit: got %+v, %v", a, err)
 			}
 			file := w.show(session.AnnotationsRef("work"), annotate.LogFile)
@@ -128,7 +132,8 @@ func TestActsAtOnce(t *testing.T) {
 	for u := range users {
 		all.Go(func() {
 			for i := range each {
-				_, err := w.Annotate(t.Context(), w.ann, w.repo, "work", Annotation{Op: annotate.Open, Text: fmt.Sprintf("%d %d", u, i)})
+				_, err := w.Annotate(t.Context(), w.ann, w.repo, "work",
+					Annotation{Op: annotate.Open, Text: fmt.Sprintf("%d %d", u, i)})
 				if err != nil {
 					t.Error(err)
 				}
@@ -147,25 +152,31 @@ func TestApprovals(t *testing.T) {
 		t.Run(format.String(), func(t *testing.T) {
 			w := newWorld(t, format)
 			base, head, point := w.work("work")
-			w.push(approval.PolicyRef, w.commit("", map[string]string{approval.PolicyFile: `{"version":1,"branches":[{"match":"main","quorum":1}]}`}))
-			a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Text: "please"})
+			w.push(approval.PolicyRef,
+				w.commit("", map[string]string{approval.PolicyFile: `{"version":1,"branches":[{"match":"main","quorum":1}]}`}))
+			a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work",
+				ApprovalRequest{Action: approval.Merge, Text: "please"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			sub := a.Request.Subject
-			if a.Status != approval.Open || a.Missing != "1 more approval" || sub.Checkpoint != point || sub.Base != base || sub.Target != "refs/heads/main" ||
+			if a.Status != approval.Open || a.Missing != "1 more approval" || sub.Checkpoint != point || sub.Base != base ||
+				sub.Target != "refs/heads/main" ||
 				sub.Tree != w.git("rev-parse", head+"^{tree}") || a.Tip != base || a.Moved {
 				t.Errorf("request: got %+v, subject %+v", a, sub)
 			}
-			if a, err = w.Answer(t.Context(), w.ann, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil || a.Counted || a.Status != approval.Open {
+			if a, err = w.Answer(t.Context(), w.ann, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil ||
+				a.Counted || a.Status != approval.Open {
 				t.Errorf("grant by the user who asked: got %+v, %v", a, err)
 			}
-			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Deny, a.Request.ID, "no"); err != nil || a.Status != approval.Denied {
+			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Deny, a.Request.ID, "no"); err != nil ||
+				a.Status != approval.Denied {
 				t.Errorf("denial: got %+v, %v", a, err)
 			}
 			_, err = w.Answer(t.Context(), w.owner, w.repo, "work", approval.Grant, a.Request.ID, "")
 			w.is(err, Conflict, "request was denied by bob")
-			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID[:24], ""); err != nil || !a.Counted || a.Status != approval.Granted {
+			if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID[:24], ""); err != nil ||
+				!a.Counted || a.Status != approval.Granted {
 				t.Errorf("grant instead of the denial: got %+v, %v", a, err)
 			}
 			w.push("refs/heads/main", head) // the policy allows the push now
@@ -175,10 +186,12 @@ func TestApprovals(t *testing.T) {
 			}
 			_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge})
 			w.is(err, Conflict, "branch main already has all commits")
-			if a, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Delete}); err != nil {
+			if a, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work",
+				ApprovalRequest{Action: approval.Delete}); err != nil {
 				t.Fatal(err)
 			}
-			if a, err = w.Answer(t.Context(), w.ann, w.repo, "work", approval.Withdraw, a.Request.ID, ""); err != nil || a.Status != approval.Withdrawn {
+			if a, err = w.Answer(t.Context(), w.ann, w.repo, "work", approval.Withdraw, a.Request.ID, ""); err != nil ||
+				a.Status != approval.Withdrawn {
 				t.Errorf("withdrawal: got %+v, %v", a, err)
 			}
 			_, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, "")
@@ -192,10 +205,13 @@ func TestApprovals(t *testing.T) {
 func TestApprovalOfMerge(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	base, head, _ := w.work("work")
-	w.push(approval.PolicyRef, w.commit("", map[string]string{approval.PolicyFile: `{"version":1,"branches":[{"match":"main","paths":["/f"],"quorum":1}]}`}))
+	w.push(approval.PolicyRef,
+		w.commit("",
+			map[string]string{approval.PolicyFile: `{"version":1,"branches":[{"match":"main","paths":["/f"],"quorum":1}]}`}))
 	other := w.commit(base, map[string]string{"f": "one\ntwo\nthree\n", "g": "G\n"})
 	w.push("refs/heads/next", other)
-	a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "next"})
+	a, err := w.RequestApproval(t.Context(), w.ann, w.repo, "work",
+		ApprovalRequest{Action: approval.Merge, Branch: "next"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +223,8 @@ func TestApprovalOfMerge(t *testing.T) {
 	_, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, "")
 	w.is(err, Conflict, "branch next has moved")
 	w.push("refs/heads/next", other)
-	if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil || a.Status != approval.Granted {
+	if a, err = w.Answer(t.Context(), w.bob, w.repo, "work", approval.Grant, a.Request.ID, ""); err != nil ||
+		a.Status != approval.Granted {
 		t.Errorf("grant of a merge: got %+v, %v", a, err)
 	}
 	w.push("refs/heads/next", w.commit(base, map[string]string{"f": "ZERO\none\ntwo\nthree\n", "g": "g\n"}))
@@ -220,13 +237,15 @@ func TestApprovalOfMerge(t *testing.T) {
 	w.is(err, Conflict, "no common history")
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "a..b"})
 	w.is(err, Invalid, "cannot be the name of a branch")
-	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Branch: "refs/heads/next"})
+	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work",
+		ApprovalRequest{Action: approval.Merge, Branch: "refs/heads/next"})
 	w.is(err, Conflict, "no common history")
 	// Changes that are not committed cannot be merged, and a checkpoint that is not the newest one cannot be approved.
 	w.checkpoint("work", other, head)
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge})
 	w.is(err, Conflict, "not committed: f, g")
-	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Checkpoint: a.Request.Subject.Checkpoint})
+	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work",
+		ApprovalRequest{Action: approval.Merge, Checkpoint: a.Request.Subject.Checkpoint})
 	w.is(err, Missing, "no checkpoint") // the new checkpoint has no parent
 }
 
@@ -239,11 +258,13 @@ func TestThreads(t *testing.T) {
 		t.Errorf("threads of a session without a checkpoint: got %+v, %v", all, err)
 	}
 	// If the session has no checkpoint, a file is that of the base commit of the session.
-	if a, err := w.Annotate(t.Context(), w.ann, w.repo, "empty", Annotation{Op: annotate.Open, Path: "f", Line: 2, Text: "x"}); err != nil ||
+	if a, err := w.Annotate(t.Context(), w.ann, w.repo, "empty",
+		Annotation{Op: annotate.Open, Path: "f", Line: 2, Text: "x"}); err != nil ||
 		a.Thread.On.Commit != head || a.Thread.On.Checkpoint != "" || a.Thread.On.Quote != "one" {
 		t.Errorf("annotation without a checkpoint: got %+v, %v", a.Thread.On, err)
 	}
-	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || all.List[0].Now.State != annotate.Same {
+	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" ||
+		all.List[0].Now.State != annotate.Same {
 		t.Errorf("thread without a checkpoint: got %+v, %v", all, err)
 	}
 	for _, a := range []Annotation{{Path: "f", Line: 2, Text: "one"}, {Path: "g", Text: "two"}, {Text: "three"}} {
@@ -270,7 +291,8 @@ func TestThreads(t *testing.T) {
 	tree := w.input("100644 blob "+f+"\ta\n040000 tree "+dir+"\td\n", "mktree")
 	next = w.git("commit-tree", "-m", "twice", "-p", next, tree)
 	w.checkpoint("work", next, next)
-	if all, err = w.Threads(t.Context(), w.repo, "work", ""); err != nil || all.List[0].Now.Path != "d/f" || all.List[0].Now.Line != 2 {
+	if all, err = w.Threads(t.Context(), w.repo, "work", ""); err != nil || all.List[0].Now.Path != "d/f" ||
+		all.List[0].Now.Line != 2 {
 		t.Errorf("line of a file that exists twice: got %+v, %v", all.List[0].Now, err)
 	}
 	_, err = w.Threads(t.Context(), w.repo, "work", "01M8ZZZZ")

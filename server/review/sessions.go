@@ -23,9 +23,10 @@ type Session struct {
 	Thin   bool         // the repository lacks the files on which the session is based (package thin)
 }
 
-// Sessions returns the sessions whose names come after a name, in the order of their names, at most limit. The result more reports
-// whether others follow.
-func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string, limit int) (list []Session, more bool, err error) {
+// Sessions returns the sessions whose names come after a name, in the order of their names, at most limit. The result
+// more reports whether others follow.
+func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string,
+	limit int) (list []Session, more bool, err error) {
 	err = s.look(ctx, repo, func(v *view) error {
 		names := v.names(after)
 		if more = len(names) > limit; more {
@@ -97,8 +98,8 @@ type Checkpoint struct {
 	Pins []string // sorted
 }
 
-// Checkpoints returns the checkpoints of a session that are older than the one with the id before, "" for all, the newest first, at most
-// limit. The result more reports whether older ones follow.
+// Checkpoints returns the checkpoints of a session that are older than the one with the id before, "" for all, the
+// newest first, at most limit. The result more reports whether older ones follow.
 func (s *Service) Checkpoints(ctx context.Context, repo records.Repo, name, before string, limit int) (
 	list []Checkpoint, more bool, err error) {
 	err = s.look(ctx, repo, func(v *view) error {
@@ -118,7 +119,8 @@ func (s *Service) Checkpoints(ctx context.Context, repo records.Repo, name, befo
 			return err
 		}
 		if before != "" {
-			end, _ := slices.BinarySearchFunc(points, before, func(p gitread.Point, id string) int { return cmp.Compare(p.ID, id) })
+			end, _ := slices.BinarySearchFunc(points, before,
+				func(p gitread.Point, id string) int { return cmp.Compare(p.ID, id) })
 			points = points[:end]
 		}
 		more = len(points) > limit

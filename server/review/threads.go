@@ -15,7 +15,8 @@ import (
 // Thread is a thread of annotations with its present position.
 type Thread struct {
 	annotate.Thread
-	Now *annotate.Now // position of the file or of the lines in the checkpoint of the list; nil for a thread about something else
+	// position of the file or of the lines in the checkpoint of the list; nil for a thread about something else
+	Now *annotate.Now
 }
 
 // Threads are the threads of annotations of a session.

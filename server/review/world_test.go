@@ -42,7 +42,8 @@ func newWorld(t testing.TB, format object.Format) *world {
 	log := zap.NewNop()
 	m := meter.New(w.bed.DB.Usage, w.bed.DB.Audit, log)
 	t.Cleanup(func() { m.Close() })
-	git, err := githttp.New(githttp.Options{Records: w.bed.DB, Replicas: w.bed.Set, Guard: access.NewGuard(w.bed.DB), Meter: m,
+	git, err := githttp.New(githttp.Options{Records: w.bed.DB, Replicas: w.bed.Set,
+		Guard: access.NewGuard(w.bed.DB), Meter: m,
 		Account: "account", Dir: filepath.Join(w.bed.Dir, "git"), Log: log}, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -52,8 +53,9 @@ func newWorld(t testing.TB, format object.Format) *world {
 	t.Cleanup(server.Close)
 	w.Service = New(Options{Records: w.bed.DB, Replicas: w.bed.Set, Pusher: git, Log: log})
 	t.Cleanup(func() { w.Service.Close() })
-	w.repo = records.Repo{ID: records.NewID(), Namespace: "ns", Name: "r", DefaultBranch: "main", ObjectFormat: format.String(),
-		Status: records.Ready}
+	w.repo = records.Repo{ID: records.NewID(), Namespace: "ns", Name: "r", DefaultBranch: "main",
+		ObjectFormat: format.String(),
+		Status:       records.Ready}
 	if err := w.bed.DB.Repos.Create(t.Context(), records.Creation{Repo: w.repo}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +126,8 @@ func (w *world) session(name, base string, held bool) {
 	if held {
 		left = ""
 	}
-	meta := fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":%q,
+	meta :=
+		fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":%q,
 		"began":"2026-11-20T08:00:00Z","state":"paused","lanes":[{"name":"main","writer":{"host":"desk"},"since":"2026-11-20T08:00:00Z",
 		"segment":1%s}]}`, name, base, w.format, left)
 	w.push(session.MetaRef(name), w.commit("", map[string]string{"session.json": meta,
@@ -142,9 +145,11 @@ func (w *world) checkpoint(name, commit, head string) string {
 		}
 		return parsed
 	}
-	p := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Session: name, Lane: "main", Segment: 1, Time: time.Now(),
+	p := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Session: name, Lane: "main", Segment: 1,
+		Time: time.Now(),
 		Tree: id(w.git("rev-parse", commit+"^{tree}")), State: id(head), Head: id(head)}
-	w.push(session.SegmentRef(name, "main", 1), w.input(string(p.Encode(object.ID{})), "hash-object", "-w", "-t", "commit", "--stdin"))
+	w.push(session.SegmentRef(name, "main", 1), w.input(string(p.Encode(object.ID{})), "hash-object", "-w", "-t",
+		"commit", "--stdin"))
 	return string(p.ID)
 }
 

@@ -20,11 +20,13 @@ type kind struct{ name, token, path string }
 // kinds returns a page of each kind, with threads, requests and long names.
 func kinds(t testing.TB) (w *world, pages []kind) {
 	t.Helper()
-	w, app, m := ready(t, `{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice","carol"]}],"sessions":[{"match":"*","quorum":1}]}`)
+	w, app, m := ready(t,
+		`{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice","carol"]}],"sessions":[{"match":"*","quorum":1}]}`)
 	user := w.user(t, app, "alice")
 	_, admin := w.token(t, records.Token{Role: records.AdminToken})
 	w.act(t, user, "comment", url.Values{"text": {"About the whole session"}})
-	w.act(t, user, "comment", url.Values{"text": {"About a line"}, "checkpoint": {m.ids[0]}, "path": {"login.go"}, "line": {"1"}, "end": {"2"}})
+	w.act(t, user, "comment", url.Values{"text": {"About a line"}, "checkpoint": {m.ids[0]}, "path": {"login.go"},
+		"line": {"1"}, "end": {"2"}})
 	w.act(t, user, "request", url.Values{"action": {"delete"}, "text": {"Not needed any more"}})
 	three, app3, _ := three(t)
 	compared := three.reader(t, app3)
@@ -99,7 +101,8 @@ func TestAccessible(t *testing.T) {
 					ID, Help string
 					Nodes    []struct{ HTML, FailureSummary string }
 				}
-				tab.Eval(`axe.run(document, { resultTypes: ["violations"], ...(`+rules+` && { runOnly: `+rules+` }) }).then((r) => r.violations)`, &found)
+				tab.Eval(`axe.run(document, { resultTypes: ["violations"], ...(`+rules+` && { runOnly: `+rules+
+					` }) }).then((r) => r.violations)`, &found)
 				for _, v := range found {
 					for _, n := range v.Nodes[:min(3, len(v.Nodes))] {
 						t.Errorf("%s, %s: %s: %.300s: %s", scheme, v.ID, v.Help, n.HTML, n.FailureSummary)
@@ -132,7 +135,8 @@ func TestWidthsAndKeyboard(t *testing.T) {
 				}
 			}
 			tab.Resize(1280, 900)
-			unreached := `[...document.querySelectorAll("a[href], button, input, select, textarea, summary")].filter((e) => e.checkVisibility() && !e.seen && e.tabIndex >= 0 && !e.disabled && e.type !== "hidden")`
+			unreached :=
+				`[...document.querySelectorAll("a[href], button, input, select, textarea, summary")].filter((e) => e.checkVisibility() && !e.seen && e.tabIndex >= 0 && !e.disabled && e.type !== "hidden")`
 			var total int
 			tab.Eval(unreached+".length", &total)
 			for range total + 5 {
@@ -175,7 +179,8 @@ func TestKeysOfTimeline(t *testing.T) {
 	tab.Press("Enter")
 	tab.Until(`document.getElementById("cursor").innerText.includes("checkpoint 449")`)
 	tab.Loads(func() { tab.Press("n") })
-	if got := tab.Text(`document.querySelector(".axis").innerText`); !strings.Contains(got, "checkpoint 249") || strings.Contains(got, "checkpoint 250") {
+	if got := tab.Text(`document.querySelector(".axis").innerText`); !strings.Contains(got, "checkpoint 249") ||
+		strings.Contains(got, "checkpoint 250") {
 		t.Errorf("page after n: got %.200s", got)
 	}
 	tab.Loads(func() { tab.Press("p") })

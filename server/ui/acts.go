@@ -25,9 +25,12 @@ import (
 
 // Acts makes the acts of users. *review.Service implements it.
 type Acts interface {
-	Annotate(ctx context.Context, by review.By, repo records.Repo, name string, a review.Annotation) (review.Annotated, error)
-	RequestApproval(ctx context.Context, by review.By, repo records.Repo, name string, r review.ApprovalRequest) (review.Approval, error)
-	Answer(ctx context.Context, by review.By, repo records.Repo, name string, op approval.Op, request, text string) (review.Approval, error)
+	Annotate(ctx context.Context, by review.By, repo records.Repo, name string,
+		a review.Annotation) (review.Annotated, error)
+	RequestApproval(ctx context.Context, by review.By, repo records.Repo, name string,
+		r review.ApprovalRequest) (review.Approval, error)
+	Answer(ctx context.Context, by review.By, repo records.Repo, name string, op approval.Op,
+		request, text string) (review.Approval, error)
 	Approvals(ctx context.Context, repo records.Repo, name string) ([]review.Approval, error)
 	Merge(ctx context.Context, by review.By, repo records.Repo, name string, m review.Merge) (review.Merged, error)
 	Change(ctx context.Context, by review.By, repo records.Repo, name string, c lifecycle.Change) (session.Meta, error)
@@ -174,7 +177,8 @@ func (a *acting) count(field string) (int, error) {
 // the methods below.
 func (a *acting) comment(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
-	n := review.Annotation{Op: annotate.Open, Text: a.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"), Path: f.Get("path")}
+	n := review.Annotation{Op: annotate.Open, Text: a.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"),
+		Path: f.Get("path")}
 	if n.Line, err = a.count("line"); err != nil {
 		return "", "", err
 	}
@@ -188,8 +192,9 @@ func (a *acting) comment(ctx context.Context) (said, to string, err error) {
 // thread adds a comment to a thread, resolves it or reopens it.
 func (a *acting) thread(ctx context.Context) (said, to string, err error) {
 	op := annotate.Op(a.r.PostForm.Get("op"))
-	said, ok := map[annotate.Op]string{annotate.Reply: "Your reply was added.", annotate.Resolve: "The thread was resolved.",
-		annotate.Reopen: "The thread was reopened."}[op]
+	said, ok := map[annotate.Op]string{annotate.Reply: "Your reply was added.",
+		annotate.Resolve: "The thread was resolved.",
+		annotate.Reopen:  "The thread was reopened."}[op]
 	if !ok {
 		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
 	}
@@ -213,7 +218,8 @@ func (a *acting) request(ctx context.Context) (said, to string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	r := review.ApprovalRequest{Action: approval.Action(f.Get("action")), Branch: strings.TrimSpace(f.Get("branch")), Text: a.text(),
+	r := review.ApprovalRequest{Action: approval.Action(f.Get("action")), Branch: strings.TrimSpace(f.Get("branch")),
+		Text:    a.text(),
 		Expires: time.Duration(min(hours, 365*24)) * time.Hour}
 	r.Reviewers = strings.FieldsFunc(f.Get("reviewers"), func(c rune) bool { return c == ',' || c == ' ' })
 	made, err := a.u.o.Acts.RequestApproval(ctx, a.by(), a.repo, a.name, r)
@@ -223,7 +229,8 @@ func (a *acting) request(ctx context.Context) (said, to string, err error) {
 // answer grants, denies or withdraws a request.
 func (a *acting) answer(ctx context.Context) (said, to string, err error) {
 	op := approval.Op(a.r.PostForm.Get("op"))
-	said, ok := map[approval.Op]string{approval.Grant: "You have granted the request.", approval.Deny: "You have denied the request.",
+	said, ok := map[approval.Op]string{approval.Grant: "You have granted the request.",
+		approval.Deny:     "You have denied the request.",
 		approval.Withdraw: "It was withdrawn."}[op]
 	if !ok {
 		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
@@ -263,8 +270,9 @@ func (v *visit) saidCookie() string { return v.cookieName() + "-said" }
 
 // setMessage makes the next page that this browser requests show a text.
 func (v *visit) setMessage(text string) {
-	c := &http.Cookie{Name: v.saidCookie(), Value: base64.RawURLEncoding.EncodeToString([]byte(text)), Path: "/", HttpOnly: true,
-		Secure: v.secure(), SameSite: http.SameSiteStrictMode, MaxAge: 60}
+	c := &http.Cookie{Name: v.saidCookie(), Value: base64.RawURLEncoding.EncodeToString([]byte(text)), Path: "/",
+		HttpOnly: true,
+		Secure:   v.secure(), SameSite: http.SameSiteStrictMode, MaxAge: 60}
 	if text == "" {
 		c.MaxAge = -1
 	}

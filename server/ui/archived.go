@@ -43,7 +43,8 @@ func (p *place) archived(ctx context.Context) error {
 	for _, a := range list {
 		info := archive.InfoOf(a)
 		link := sessionlink.Link{Remote: p.remote(), Session: a.Session}
-		page.Rows = append(page.Rows, archivedRow{Name: shown(a.Session), Title: clip(info.Title, 200), Owner: clip(info.Owner, 80),
+		page.Rows = append(page.Rows, archivedRow{Name: shown(a.Session), Title: clip(info.Title, 200),
+			Owner: clip(info.Owner, 80),
 			State: info.State, Size: size(a.Pack.Bytes), Archived: a.Archived, Changed: a.Changed,
 			Command: "artifactfs session reopen " + control.ShellWord(link.String())})
 	}

@@ -18,7 +18,8 @@ import (
 var assetFiles embed.FS
 
 // assetTypes are the content types of the files in the directory assets, by the extensions of their names.
-var assetTypes = map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+var assetTypes = map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
+	"svg": "image/svg+xml"}
 
 // assetDir is the path below which scripts and styles are served. No namespace can have the name "-".
 const assetDir = Prefix + "-/"

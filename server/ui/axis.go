@@ -176,14 +176,15 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	return nil
 }
 
-// slotOf returns the index of the slot of a checkpoint. If the session does not have the checkpoint, it returns the slot
-// of the previous one. It returns 0 if id is not an id of a checkpoint.
+// slotOf returns the index of the slot of a checkpoint. If the session does not have the checkpoint, it returns the
+// slot of the previous one. It returns 0 if id is not an id of a checkpoint.
 func (x *axis) slotOf(id string) int {
 	up, err := session.ParseCheckpointID(id)
 	if err != nil {
 		return 0
 	}
-	i, known := slices.BinarySearchFunc(x.slots[1:], string(up), func(s slot, id string) int { return strings.Compare(s.ID, id) })
+	i, known := slices.BinarySearchFunc(x.slots[1:], string(up),
+		func(s slot, id string) int { return strings.Compare(s.ID, id) })
 	if known {
 		return i + 1
 	}
@@ -239,7 +240,8 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	left := int64(maxSlot)
 	err := x.g.Contents(ctx, s.files, maxRecords, func(_ int, c read.Content) {
 		if left -= c.Size; c.Bytes == nil || left < 0 {
-			list = append(list, entry{Kind: "record", Text: "records of " + size(c.Size) + " are too large for this page", Actor: ""})
+			list = append(list, entry{Kind: "record", Text: "records of " + size(c.Size) + " are too large for this page",
+				Actor: ""})
 			return
 		}
 		for text := range bytes.Lines(c.Bytes) {
@@ -255,7 +257,8 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	// Commits have no fractions of seconds, so a commit follows all records of the same second.
 	slices.SortStableFunc(list, func(a, b entry) int { return endOf(a).Compare(endOf(b)) })
 	if s.ID != "" {
-		list = slices.Insert(list, 0, entry{Kind: "checkpoint", ID: s.ID, Commit: s.Commit, Time: session.CheckpointID(s.ID).Time()})
+		list = slices.Insert(list, 0, entry{Kind: "checkpoint", ID: s.ID, Commit: s.Commit,
+			Time: session.CheckpointID(s.ID).Time()})
 	}
 	for i := range list {
 		list[i].at = position{slot, i}

@@ -25,8 +25,10 @@ func browser(t *testing.T, url string, width, height int, more ...string) (page 
 	if len(more) > 0 && strings.HasPrefix(more[0], "--user-data-dir=") {
 		profile, more = strings.TrimPrefix(more[0], "--user-data-dir="), more[1:]
 	}
-	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars", "--enable-logging=stderr",
-		"--user-data-dir=" + profile, fmt.Sprintf("--window-size=%d,%d", width, height), "--virtual-time-budget=10000"}, more...)
+	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars",
+		"--enable-logging=stderr",
+		"--user-data-dir=" + profile, fmt.Sprintf("--window-size=%d,%d", width, height), "--virtual-time-budget=10000"},
+		more...)
 	cmd := exec.CommandContext(ctx, "chromium", append(args, url)...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -49,7 +51,8 @@ func TestBrowser(t *testing.T) {
 		width      int
 		wants      []string
 	}{
-		{"page-360", "/ui/team/app/s/fix?at=" + m.ids[1], 360, []string{"before the rename", "2 files changed", `data-copy="">`}},
+		{"page-360", "/ui/team/app/s/fix?at=" + m.ids[1], 360,
+			[]string{"before the rename", "2 files changed", `data-copy="">`}},
 		{"page-1280", "/ui/team/app/s/fix?at=" + m.ids[1], 1280, []string{"before the rename", "2 files changed"}},
 		{"page-2560", "/ui/team/app/diff?a=main&b=fix@", 2560, []string{`data-loaded="yes"`, `<ins data-n="1">new</ins>`}},
 	} {
@@ -88,7 +91,8 @@ func TestBrowserFollowsLinkFromOtherSite(t *testing.T) {
 	read := w.reader(t, app)
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(rw, `<a id="a" href="%s/ui/team/app/s/fix">session</a><script>document.getElementById("a").click()</script>`, w.url)
+		fmt.Fprintf(rw,
+			`<a id="a" href="%s/ui/team/app/s/fix">session</a><script>document.getElementById("a").click()</script>`, w.url)
 	}))
 	defer other.Close()
 	profile := "--user-data-dir=" + t.TempDir()
@@ -113,20 +117,24 @@ func TestBrowserAsksBeforeSignIn(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
 		rw.Header().Set("Referrer-Policy", "no-referrer")
-		fmt.Fprintf(rw, `<a id="a" href="%s/ui/team/app/s/fix#token=%s">session</a><script>document.getElementById("a").click()</script>`, w.url, theirs)
+		fmt.Fprintf(rw,
+			`<a id="a" href="%s/ui/team/app/s/fix#token=%s">session</a><script>document.getElementById("a").click()</script>`,
+			w.url, theirs)
 	}))
 	defer other.Close()
 	from := strings.Replace(other.URL, "127.0.0.1", "localhost", 1) // another site for browsers
 	const ask = "Sign in with the token of the link"
 	profile := "--user-data-dir=" + t.TempDir()
-	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) || strings.Contains(dom, "Fix the login") {
+	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) ||
+		strings.Contains(dom, "Fix the login") {
 		t.Errorf("page of a visitor after a link from another site: %.3000s", dom)
 	}
 	browser(t, w.url+"/ui/team/app#token="+read, 1280, 900, profile, "--dump-dom")
 	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) {
 		t.Errorf("page of a user after a link from another site: %.3000s", dom)
 	}
-	if dom, _ := browser(t, w.url+"/ui/team/app/s/fix#token="+theirs, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, ask) ||
+	if dom, _ := browser(t, w.url+"/ui/team/app/s/fix#token="+theirs, 1280, 900, profile,
+		"--dump-dom"); !strings.Contains(dom, ask) ||
 		!strings.Contains(dom, "Fix the login") || !strings.Contains(dom, "the token replaces that") {
 		t.Errorf("page of a user with another token in the address: %.3000s", dom)
 	}

@@ -40,7 +40,8 @@ func quote(text string) string {
 // fill writes a text into a field. It first opens the element details that contains the field.
 func (p person) fill(selector, text string) {
 	p.T.Helper()
-	p.Eval(`{ const field = document.querySelector(`+quote(selector)+`); const box = field.closest("details"); if (box) box.open = true; field.value = `+quote(text)+`; }`, nil)
+	p.Eval(`{ const field = document.querySelector(`+quote(selector)+
+		`); const box = field.closest("details"); if (box) box.open = true; field.value = `+quote(text)+`; }`, nil)
 }
 
 // press presses a button that sends a form, and waits until the next page has the text want.
@@ -131,7 +132,8 @@ func TestBrowserActs(t *testing.T) {
 	agent.open(session)
 	agent.Loads(func() { agent.Click(`a[href$="promote=1"]`) })
 	agent.Click("[value=squash]")
-	agent.press(`form[action$="/merge"] button`, "main is protected and needs an approval of this tree and base by 1 user of alice, carol")
+	agent.press(`form[action$="/merge"] button`,
+		"main is protected and needs an approval of this tree and base by 1 user of alice, carol")
 	agent.refused("403")
 	agent.open(session)
 	agent.fill(`form[action$="/request"] [name=reviewers]`, "alice")
@@ -157,7 +159,8 @@ func TestBrowserActs(t *testing.T) {
 	agent.press(`form:not([method]) button`, "Adopt fix to side")
 	agent.press(`form[action$="/merge"] button`, "side is now at "+m.head[:10])
 
-	for _, step := range []struct{ to, want string }{{"closed", "The session is now closed."}, {"archived", "The session is now archived."}, {"open", "The session is now paused."}} {
+	for _, step := range []struct{ to, want string }{{"closed", "The session is now closed."},
+		{"archived", "The session is now archived."}, {"open", "The session is now paused."}} {
 		agent.Loads(func() { agent.Click(`a[href$="state?to=` + step.to + `"]`) })
 		agent.fill(`form[action$="/state"] textarea`, "for a test")
 		agent.press(`form[action$="/state"] button`, step.want)
@@ -200,7 +203,8 @@ func TestBrowserRefusesFormsOfOtherSites(t *testing.T) {
 	p := w.person(t, chrome.Start(t), w.user(t, app, "alice"))
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(rw, `<form method="post" action="%s/ui/team/app/s/fix/comment"><input name="text" value="forged"></form>`, w.url)
+		fmt.Fprintf(rw, `<form method="post" action="%s/ui/team/app/s/fix/comment"><input name="text" value="forged"></form>`,
+			w.url)
 	}))
 	defer other.Close()
 	p.Open(strings.Replace(other.URL, "127.0.0.1", "localhost", 1) + "/") // another site for browsers

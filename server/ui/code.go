@@ -45,8 +45,10 @@ var lexers = sync.OnceValue(func() *chroma.LexerRegistry {
 // classes are the CSS classes of the kinds of tokens. A kind that is not listed has the class of its category, if that
 // is listed.
 var classes = map[chroma.TokenType]string{
-	chroma.Keyword: "k", chroma.KeywordType: "t", chroma.LiteralString: "q", chroma.LiteralNumber: "m", chroma.Comment: "c",
-	chroma.NameFunction: "f", chroma.NameClass: "t", chroma.NameBuiltin: "t", chroma.NameTag: "k", chroma.NameAttribute: "f",
+	chroma.Keyword: "k", chroma.KeywordType: "t", chroma.LiteralString: "q", chroma.LiteralNumber: "m",
+	chroma.Comment:      "c",
+	chroma.NameFunction: "f", chroma.NameClass: "t", chroma.NameBuiltin: "t", chroma.NameTag: "k",
+	chroma.NameAttribute: "f",
 	chroma.NameDecorator: "f", chroma.LiteralDate: "m",
 }
 

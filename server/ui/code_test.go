@@ -46,8 +46,10 @@ func TestHighlightKeepsLines(t *testing.T) {
 
 // TestHighlightEnds checks that text that takes long to highlight is shown within a time limit.
 func TestHighlightEnds(t *testing.T) {
-	for name, text := range map[string]string{"a.go": strings.Repeat("\"", maxHighlight), "a.js": strings.Repeat("/*", maxHighlight/2), "a.cs": strings.Repeat("((((", maxHighlight/4),
-		"a.rb": strings.Repeat("%w{", maxHighlight/3), "a.pl": strings.Repeat("<<A;", maxHighlight/4), "a.html": strings.Repeat("<a ", maxHighlight/3)} {
+	for name, text := range map[string]string{"a.go": strings.Repeat("\"", maxHighlight),
+		"a.js": strings.Repeat("/*", maxHighlight/2), "a.cs": strings.Repeat("((((", maxHighlight/4),
+		"a.rb": strings.Repeat("%w{", maxHighlight/3), "a.pl": strings.Repeat("<<A;", maxHighlight/4),
+		"a.html": strings.Repeat("<a ", maxHighlight/3)} {
 		begin := time.Now()
 		if got := plain(highlight(t.Context(), name, []byte(text))); got != text+"\n" {
 			t.Errorf("%s: got another text of %d bytes, want %d", name, len(got), len(text)+1)

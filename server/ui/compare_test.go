@@ -22,19 +22,23 @@ import (
 func (m *sessionMaker) fork(name, checkpoint string) *sessionMaker {
 	m.t.Helper()
 	m.done()
-	f := &sessionMaker{t: m.t, dir: m.dir, name: name, began: m.began.Add(time.Hour), state: m.state, record: map[string]string{}}
+	f := &sessionMaker{t: m.t, dir: m.dir, name: name, began: m.began.Add(time.Hour), state: m.state,
+		record: map[string]string{}}
 	from := ""
 	if checkpoint != "" {
 		from = fmt.Sprintf(`,"from":"%s %s"`, m.name, checkpoint)
-		f.start = gittest.Must(m.t, m.dir, "log", "-1", "--format=%T", "--grep=Afs-Checkpoint: "+checkpoint, session.SegmentRef(m.name, "l", 1))
+		f.start = gittest.Must(m.t, m.dir, "log", "-1", "--format=%T", "--grep=Afs-Checkpoint: "+checkpoint,
+			session.SegmentRef(m.name, "l", 1))
 	}
-	meta := fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1","began":%q,
+	meta :=
+		fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1","began":%q,
 		"state":"active"%s,"lanes":[]}`, name, gittest.Must(m.t, m.dir, "rev-parse", "main"), f.began.Format(time.RFC3339), from)
 	fmt.Fprintf(&f.in, "commit %s\n", session.MetaRef(name))
 	f.who(f.began)
 	f.text("session")
 	f.file("session.json", meta)
-	f.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"bob@desk","reason":"begun"}`+"\n", f.began.Format(time.RFC3339)))
+	f.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"bob@desk","reason":"begun"}`+"\n",
+		f.began.Format(time.RFC3339)))
 	f.run()
 	return f
 }
@@ -52,8 +56,10 @@ func cache(t testing.TB, dir, key, value string) {
 	m.who(time.Unix(0, 0))
 	m.text("entry")
 	fmt.Fprintf(&m.in, "from :1\nD %s\n", cacheentry.ValueFile)
-	m.file(cacheentry.InfoFile, fmt.Sprintf(`{"version":1,"key":%q,"size":%d,"sha256":%q,"time":"2026-11-20T08:00:00Z","actor":"ci <x>"}`, key, len(value),
-		hex.EncodeToString(sum[:])))
+	m.file(cacheentry.InfoFile,
+		fmt.Sprintf(`{"version":1,"key":%q,"size":%d,"sha256":%q,"time":"2026-11-20T08:00:00Z","actor":"ci <x>"}`,
+			key, len(value),
+			hex.EncodeToString(sum[:])))
 	m.run()
 	gittest.Must(t, dir, "update-ref", "-d", "refs/heads/value")
 }
@@ -63,10 +69,12 @@ func cache(t testing.TB, dir, key, value string) {
 func three(t testing.TB) (w *world, app records.Repo, ids map[string]string) {
 	t.Helper()
 	w = newWorld(t, nil)
-	m := newSession(t, "base", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "other.txt": "1\n2\n3\n4\n5\n6\n"})
+	m := newSession(t, "base", map[string]string{"main.go": "package main\n\nfunc main() {}\n",
+		"other.txt": "1\n2\n3\n4\n5\n6\n"})
 	ids = map[string]string{"base": m.checkpoint(10, "idle", "", map[string]string{"start.txt": "start\n"})}
 	attempts := map[string]map[string]string{
-		"one":   {"main.go": "package main\n\nfunc main() { one() }\n", "other.txt": "0\n2\n3\n4\n5\n6\n", "same.txt": "same\n"},
+		"one": {"main.go": "package main\n\nfunc main() { one() }\n", "other.txt": "0\n2\n3\n4\n5\n6\n",
+			"same.txt": "same\n"},
 		"two":   {"main.go": "package main\n\nfunc main() { two() }\n", "other.txt": "1\n2\n3\n4\n5\n7\n"},
 		"three": {"new <b>.txt": "new\n", "same.txt": "same\n"},
 	}
@@ -96,26 +104,33 @@ func TestCompare(t *testing.T) {
 	wants(t, list, `<form id="compare" action="/ui/team/app/compare">`, `name="p" value="one@" form="compare"`)
 
 	page := w.get(t, read, "/ui/team/app/compare?p=one@&p=two@&p=three@", http.StatusOK)
-	wants(t, page, "base@"+ids["base"]+", from which all were forked", "4 paths changed, 3 by two or more, 1 in conflict", "attempt one", "by bob@desk",
+	wants(t, page, "base@"+ids["base"]+", from which all were forked", "4 paths changed, 3 by two or more, 1 in conflict",
+		"attempt one", "by bob@desk",
 		"<code>ok 12 tests &lt;passed&gt;</code>", "26 B by ci &lt;x&gt;", "new &lt;b&gt;.txt",
-		"artifactfs session compare --session-remote "+w.url+"/git/team/app.git one@"+ids["one"]+" two@"+ids["two"]+" three@"+ids["three"])
+		"artifactfs session compare --session-remote "+w.url+"/git/team/app.git one@"+ids["one"]+" two@"+ids["two"]+
+			" three@"+ids["three"])
 	text := plain(page)
-	wants(t, text, "A 1 conflict same", "B 1 conflict no path in common", "main.go conflict A–B modified by A +1 −1 modified by B +1 −1",
-		"other.txt clean modified by A +1 −1 modified by B +1 −1", "same.txt same added by A +1 −0 added by C +1 −0", "new <b>.txt added by C +1 −0")
+	wants(t, text, "A 1 conflict same", "B 1 conflict no path in common",
+		"main.go conflict A–B modified by A +1 −1 modified by B +1 −1",
+		"other.txt clean modified by A +1 −1 modified by B +1 −1", "same.txt same added by A +1 −0 added by C +1 −0",
+		"new <b>.txt added by C +1 −0")
 	for _, order := range []string{"main.go.*other.txt.*same.txt.*new <b>.txt"} {
 		if !regexp.MustCompile(order).MatchString(text) {
 			t.Errorf("paths are not in the order of their verdicts: %s", text)
 		}
 	}
-	wants(t, w.get(t, read, link(t, page, "modified<span class=\"hush\"> by A"), http.StatusOK), "main.go", "one", "File before")
+	wants(t, w.get(t, read, link(t, page, "modified<span class=\"hush\"> by A"), http.StatusOK), "main.go", "one",
+		"File before")
 	wants(t, w.get(t, read, link(t, page, "1 conflict"), http.StatusOK), "main.go", "other.txt")
 
 	exact := link(t, page, "exactly these versions")
-	if again := w.get(t, read, exact, http.StatusOK); strings.Contains(again, "exactly these versions") || !strings.Contains(again, "in conflict") {
+	if again := w.get(t, read, exact, http.StatusOK); strings.Contains(again, "exactly these versions") ||
+		!strings.Contains(again, "in conflict") {
 		t.Errorf("page of exact versions: %.3000s", again)
 	}
 	page = w.get(t, read, link(t, page, "In conflict"), http.StatusOK)
-	if got := plain(page); !strings.Contains(got, "main.go") || strings.Contains(got, "other.txt") || !strings.Contains(got, "1 path ") {
+	if got := plain(page); !strings.Contains(got, "main.go") || strings.Contains(got, "other.txt") ||
+		!strings.Contains(got, "1 path ") {
 		t.Errorf("view of conflicts: %s", got)
 	}
 }
@@ -126,7 +141,8 @@ func TestCompareWithoutFork(t *testing.T) {
 	w, app, ids := three(t)
 	read := w.reader(t, app)
 	page := w.get(t, read, "/ui/team/app/compare?p=base@&p=feature", http.StatusOK)
-	wants(t, plain(page), "Changes since commit", "1 path changed, 0 by two or more, 0 in conflict", "start.txt added by A +1 −0")
+	wants(t, plain(page), "Changes since commit", "1 path changed, 0 by two or more, 0 in conflict",
+		"start.txt added by A +1 −0")
 	// The parent of the forks may be one of the proposals.
 	page = w.get(t, read, "/ui/team/app/compare?p=base@&p=one@"+ids["one"], http.StatusOK)
 	wants(t, page, "from which all were forked", "3 paths changed, 0 by two or more")

@@ -109,7 +109,8 @@ func (p *place) comparePoints(ctx context.Context) error {
 	names := comparing.Distinct(p.r.URL.Query()["p"])
 	if len(names) < 2 || len(names) > comparing.MaxProposals {
 		return &Problem{http.StatusBadRequest, "Which proposals?",
-			fmt.Sprintf("Select two to %d sessions or branches to compare; you have selected %d.", comparing.MaxProposals, len(names))}
+			fmt.Sprintf("Select two to %d sessions or branches to compare; you have selected %d.",
+				comparing.MaxProposals, len(names))}
 	}
 	first, err := strconv.Atoi(cmp.Or(p.r.FormValue("from"), "0"))
 	if err != nil || first < 0 {
@@ -150,8 +151,9 @@ func (p *place) comparePoints(ctx context.Context) error {
 		page.Exact = ""
 	}
 	if len(sessions) == len(c.Sides) {
-		page.Commands = []command{{"Compare", "artifactfs session compare --session-remote " + control.ShellWord(p.remote()) + " " +
-			strings.Join(sessions, " ")}}
+		page.Commands =
+			[]command{{"Compare", "artifactfs session compare --session-remote " + control.ShellWord(p.remote()) + " " +
+				strings.Join(sessions, " ")}}
 	}
 	page.Pairs = c.pairRows()
 	c.listPaths(names, first, &page)
@@ -171,8 +173,9 @@ func letterOf(i int) string { return string(rune('A' + i)) }
 
 func (c *comparison) proposalRow(i int, s *comparing.Side) proposalRow {
 	row := proposalRow{Letter: letterOf(i), Name: shown(s.Name), Tree: c.treePath(s.Exact, ""), State: s.Meta.State,
-		Subject: clip(s.Subject, maxMessages), Author: clip(s.Author, 80), ComparedSide: s.ComparedSide, Truncated: s.Truncated,
-		Result: resultOf(s.Result)}
+		Subject: clip(s.Subject, maxMessages), Author: clip(s.Author, 80), ComparedSide: s.ComparedSide,
+		Truncated: s.Truncated,
+		Result:    resultOf(s.Result)}
 	row.Diff = c.path + "/diff" + query("a", s.BaseTree, "b", s.Exact)
 	if s.Session != "" {
 		_, checkpoint := sessionlink.Split(s.Exact)
@@ -206,11 +209,14 @@ func (p *place) comparisonProblem(err error) error {
 	var thin *comparing.ThinError
 	switch {
 	case errors.As(err, &thin):
-		return &Problem{http.StatusConflict, "Cannot be compared", "The session " + thin.Session + " is thin, and the server cannot read it: " +
-			thin.Reason + ". This command compares it: artifactfs session compare SESSION SESSION --session-remote " + p.remote()}
+		return &Problem{http.StatusConflict, "Cannot be compared",
+			"The session " + thin.Session + " is thin, and the server cannot read it: " +
+				thin.Reason + ". This command compares it: artifactfs session compare SESSION SESSION --session-remote " +
+				p.remote()}
 	case errors.Is(err, comparing.ErrLacksBase):
-		return &Problem{http.StatusConflict, "Cannot be compared", "The repository does not have all objects of these proposals and of " +
-			"their base; they are in the repository where the code comes from. The command artifactfs session compare reads both."}
+		return &Problem{http.StatusConflict, "Cannot be compared",
+			"The repository does not have all objects of these proposals and of " +
+				"their base; they are in the repository where the code comes from. The command artifactfs session compare reads both."}
 	}
 	return err
 }
@@ -266,8 +272,10 @@ func (c *comparison) pairRows() []pairRow {
 // words are the words that are shown for git's letters for the status of a path.
 var words = map[string]string{"A": "added", "D": "deleted", "M": "modified", "T": "type-changed"}
 
-// verdictOrder is the sort order of paths: those with conflicts are first, those that only one proposal has changed are last.
-var verdictOrder = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1, control.VerdictSame: 2, "": 3}
+// verdictOrder is the sort order of paths: those with conflicts are first, those that only one proposal has changed are
+// last.
+var verdictOrder = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1,
+	control.VerdictSame: 2, "": 3}
 
 // listPaths adds the list of paths to page, beginning with the path whose index is first.
 func (c *comparison) listPaths(names []string, first int, page *comparePage) {
@@ -305,7 +313,8 @@ func (c *comparison) listPaths(names []string, first int, page *comparePage) {
 	if show != "shared" && show != "conflict" {
 		show = ""
 	}
-	page.Views = []viewLink{{"All paths", here("", 0), show == ""}, {"Changed by two or more", here("shared", 0), show == "shared"},
+	page.Views = []viewLink{{"All paths", here("", 0), show == ""},
+		{"Changed by two or more", here("shared", 0), show == "shared"},
 		{"In conflict", here("conflict", 0), show == "conflict"}}
 	switch show { // the paths are sorted by their verdicts, so those of a view are consecutive
 	case "shared":

@@ -48,7 +48,8 @@ func (a *acting) ask(ctx context.Context, form string) error {
 	switch form {
 	case "merge":
 		page.Promote = a.r.FormValue("promote") != ""
-		page.Branch = strings.TrimPrefix(cmp.Or(strings.TrimSpace(a.r.FormValue("branch")), a.repo.DefaultBranch), "refs/heads/")
+		page.Branch = strings.TrimPrefix(cmp.Or(strings.TrimSpace(a.r.FormValue("branch")), a.repo.DefaultBranch),
+			"refs/heads/")
 		if !refname.Valid("refs/heads/" + page.Branch) {
 			return missing("No branch can have this name.")
 		}
@@ -77,13 +78,15 @@ func (a *acting) ask(ctx context.Context, form string) error {
 }
 
 // lifeVerbs are the verbs for the changes of state that users can make on the page.
-var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Archived: "Archive", session.Open: "Reopen"}
+var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Archived: "Archive",
+	session.Open: "Reopen"}
 
 // askMerge adds the data of a merge to the page on which it is confirmed.
 func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
 	page.Tip = a.refs["refs/heads/"+page.Branch]
 	link := sessionlink.Link{Remote: a.remote(), Session: a.name}
-	page.OtherCommands = []command{{"Promote", "artifactfs session promote " + control.ShellWord(link.String()) + " --to URL:BRANCH"}}
+	page.OtherCommands =
+		[]command{{"Promote", "artifactfs session promote " + control.ShellWord(link.String()) + " --to URL:BRANCH"}}
 	return a.read(ctx, func(g gitread.Repo) error {
 		all, err := g.Newest(ctx, a.refs)
 		if err != nil {
@@ -118,9 +121,11 @@ func (a *acting) merge(ctx context.Context) (said, to string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	made, err := a.u.o.Acts.Merge(ctx, a.by(), a.repo, a.name, review.Merge{Method: review.Method(f.Get("how")), Branch: f.Get("branch"),
-		Message: a.text(), Expect: f.Get("expect")})
-	said = fmt.Sprintf("%s is now at %s, with %s of the session.", made.Branch, short(made.New), number(made.Commits, "commit", "commits"))
+	made, err := a.u.o.Acts.Merge(ctx, a.by(), a.repo, a.name,
+		review.Merge{Method: review.Method(f.Get("how")), Branch: f.Get("branch"),
+			Message: a.text(), Expect: f.Get("expect")})
+	said = fmt.Sprintf("%s is now at %s, with %s of the session.", made.Branch, short(made.New),
+		number(made.Commits, "commit", "commits"))
 	return said, a.sessionPath(a.name), err
 }
 
@@ -137,7 +142,8 @@ func (a *acting) state(ctx context.Context) (said, to string, err error) {
 // remove moves the session to the trash.
 func (a *acting) remove(ctx context.Context) (said, to string, err error) {
 	made, err := a.u.o.Acts.Delete(ctx, a.by(), a.repo, a.name)
-	said = "Session " + a.name + " was deleted. Within 7 days, artifactfs session undelete " + a.name + " --session-remote " + a.remote() +
+	said = "Session " + a.name + " was deleted. Within 7 days, artifactfs session undelete " + a.name +
+		" --session-remote " + a.remote() +
 		" restores it."
 	if len(made.Kept) > 0 {
 		said += " These refs stay: " + strings.Join(made.Kept, ", ") + "."

@@ -57,7 +57,8 @@ func ready(t testing.TB, policy string) (w *world, app records.Repo, m *sessionM
 	m = newSession(t, "fix", map[string]string{"login.go": loginBefore, "README": "login\n"})
 	m.commit("compare passwords in constant time", map[string]string{"login.go": loginAfter})
 	first := m.checkpoint(5, "idle", "", map[string]string{"login.go": loginAfter})
-	m.records(first, 6, `{"type":"prompt","role":"user","text":"The comparison of passwords must take the same time for all of them."}`,
+	m.records(first, 6,
+		`{"type":"prompt","role":"user","text":"The comparison of passwords must take the same time for all of them."}`,
 		`{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./login"}}`,
 		`{"type":"response","role":"assistant","text":"Check now uses crypto/subtle."}`)
 	m.checkpoint(10, "commit", "", nil)
@@ -93,11 +94,13 @@ func TestAdopt(t *testing.T) {
 	alice := w.user(t, app, "alice")
 	page := w.get(t, alice, "/ui/team/app/s/fix", http.StatusOK)
 	confirm := w.get(t, alice, link(t, page, "Promote…"), http.StatusOK)
-	wants(t, confirm, "<h1>Promote fix to main</h1>", m.ids[1], "Look at the difference", "no policy", "artifactfs session promote &#39;"+w.url+"/git/team/app.git#session=fix&#39; --to URL:BRANCH")
+	wants(t, confirm, "<h1>Promote fix to main</h1>", m.ids[1], "Look at the difference", "no policy",
+		"artifactfs session promote &#39;"+w.url+"/git/team/app.git#session=fix&#39; --to URL:BRANCH")
 	stale := hidden(t, confirm, "/merge")
 	page = w.act(t, alice, "merge", with(hidden(t, confirm, "/merge"), "how", "ff"))
 	wants(t, page, "main is now at "+m.head[:10]+", with 1 commit of the session.")
-	if got := w.post(t, alice, "/ui/team/app/s/fix/merge", with(stale, "how", "ff")); got.status != http.StatusConflict || !strings.Contains(got.body, "as expected") {
+	if got := w.post(t, alice, "/ui/team/app/s/fix/merge", with(stale, "how", "ff")); got.status != http.StatusConflict ||
+		!strings.Contains(got.body, "as expected") {
 		t.Errorf("second merge of the same page: got %d %s", got.status, got.body)
 	}
 	confirm = w.get(t, alice, "/ui/team/app/s/fix/merge?branch=side", http.StatusOK)
@@ -122,7 +125,8 @@ func TestAdopt(t *testing.T) {
 	for _, path := range []string{"merge?branch=a..b", "none", "state?to=paused", "state"} {
 		w.get(t, alice, "/ui/team/app/s/fix/"+path, http.StatusNotFound)
 	}
-	if page := w.get(t, w.reader(t, app), "/ui/team/app/s/fix/merge", http.StatusOK); strings.Contains(page, `method="post" action="/ui/team/app/s/fix/merge"`) || !strings.Contains(page, "Your token can only read") {
+	if page := w.get(t, w.reader(t, app), "/ui/team/app/s/fix/merge", http.StatusOK); strings.Contains(page,
+		`method="post" action="/ui/team/app/s/fix/merge"`) || !strings.Contains(page, "Your token can only read") {
 		t.Errorf("page for a token that can only read: %s", page)
 	}
 }
@@ -136,7 +140,8 @@ func TestPolicyAppliesToPages(t *testing.T) {
 	wants(t, confirm, "changes of main: 1 approval by alice")
 	merge := with(hidden(t, confirm, "/merge"), "how", "squash")
 	got := w.post(t, agent, "/ui/team/app/s/fix/merge", merge)
-	if got.status != http.StatusForbidden || !strings.Contains(got.body, "main is protected and needs an approval of this tree and base by 1 user of alice") {
+	if got.status != http.StatusForbidden || !strings.Contains(got.body,
+		"main is protected and needs an approval of this tree and base by 1 user of alice") {
 		t.Errorf("merge without an approval: got %d %s", got.status, got.body)
 	}
 	page := w.act(t, agent, "request", url.Values{"action": {"merge"}})
@@ -159,28 +164,35 @@ func TestPinsAndStates(t *testing.T) {
 	w, app, m := ready(t, "")
 	alice := w.user(t, app, "alice")
 	panel := "/ui/team/app/s/fix?at=" + m.ids[0]
-	wants(t, w.act(t, alice, "pin", with(hidden(t, w.get(t, alice, panel, http.StatusOK), "/pin"), "pin", "before")), "The checkpoint is now called before.")
+	wants(t, w.act(t, alice, "pin", with(hidden(t, w.get(t, alice, panel, http.StatusOK), "/pin"), "pin", "before")),
+		"The checkpoint is now called before.")
 	page := w.get(t, alice, panel, http.StatusOK)
 	wants(t, page, "<mark>before</mark>", "Unpin")
 	wants(t, w.act(t, alice, "unpin", hidden(t, page, "/unpin")), "No checkpoint is called before any more.")
 	confirm := w.get(t, alice, link(t, w.get(t, alice, "/ui/team/app/s/fix", http.StatusOK), "Delete…"), http.StatusOK)
 	wants(t, confirm, "<h1>Delete fix</h1>", "For 7 days")
 	wants(t, w.get(t, w.reader(t, app), "/ui/team/app/s/fix/delete", http.StatusOK), "Your token can only read")
-	for what, values := range map[string]url.Values{"pin": {"pin": {"10m"}, "at": {m.ids[0]}}, "unpin": {"pin": {"none"}}} {
-		if got := w.post(t, alice, "/ui/team/app/s/fix/"+what, values); got.status != http.StatusBadRequest && got.status != http.StatusNotFound {
+	for what, values := range map[string]url.Values{"pin": {"pin": {"10m"}, "at": {m.ids[0]}},
+		"unpin": {"pin": {"none"}}} {
+		if got := w.post(t, alice, "/ui/team/app/s/fix/"+what, values); got.status != http.StatusBadRequest &&
+			got.status != http.StatusNotFound {
 			t.Errorf("%s of a wrong name: got %d %s", what, got.status, got.body)
 		}
 	}
-	for _, step := range []struct{ button, state string }{{"Close…", "closed"}, {"Archive…", "archived"}, {"Reopen…", "paused"}} {
+	for _, step := range []struct{ button, state string }{{"Close…", "closed"}, {"Archive…", "archived"},
+		{"Reopen…", "paused"}} {
 		confirm := w.get(t, alice, link(t, w.get(t, alice, "/ui/team/app/s/fix", http.StatusOK), step.button), http.StatusOK)
 		page := w.act(t, alice, "state", with(hidden(t, confirm, "/state"), "text", "because"))
 		wants(t, page, "The session is now "+step.state+".", `class="state `+step.state+`"`, "last changed by alice")
 	}
-	if got := w.post(t, alice, "/ui/team/app/s/fix/state", url.Values{"to": {"active"}}); got.status != http.StatusBadRequest {
+	if got := w.post(t, alice, "/ui/team/app/s/fix/state",
+		url.Values{"to": {"active"}}); got.status != http.StatusBadRequest {
 		t.Errorf("form with another state: got %d", got.status)
 	}
 	wants(t, w.get(t, w.reader(t, app), "/ui/team/app/s/fix/state?to=closed", http.StatusOK), "Your token can only read")
-	wants(t, w.act(t, alice, "delete", nil), "Session fix was deleted. Within 7 days, artifactfs session undelete fix --session-remote "+w.url+"/git/team/app.git restores it.")
+	wants(t, w.act(t, alice, "delete", nil),
+		"Session fix was deleted. Within 7 days, artifactfs session undelete fix --session-remote "+w.url+
+			"/git/team/app.git restores it.")
 	w.get(t, alice, "/ui/team/app/s/fix", http.StatusNotFound)
 }
 

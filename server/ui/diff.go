@@ -56,8 +56,9 @@ type changeRow struct {
 
 // changeRow returns the row for a changed file. of is the session whose threads its difference shows; "" for none.
 func (p *place) changeRow(d read.Diff, c read.Change, of string) changeRow {
-	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
-		Binary: c.Binary, Lacking: c.Lacking,
+	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions,
+		Deleted: c.Deletions,
+		Binary:  c.Binary, Lacking: c.Lacking,
 		Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
 	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
 		row.Mode = c.OldMode + " → " + c.NewMode
@@ -245,7 +246,8 @@ func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths 
 
 // compare adds the blocks of the difference of two files, with the threads about them. A file that does not exist has
 // no id.
-func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Content, paths [2]string, threads [2]inFile) error {
+func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]read.Content, paths [2]string,
+	threads [2]inFile) error {
 	assign(&threads[0], &threads[1])
 	f.Threads = slices.Concat(threads[1].below, threads[0].below)
 	for _, s := range sides {

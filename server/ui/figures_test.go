@@ -25,7 +25,8 @@ func TestFigures(t *testing.T) {
 	points, files := 10_000/part, 5000/part
 	base := map[string]string{}
 	for i := range files {
-		base[fmt.Sprintf("src/module%02d/package%d/file_%04d.go", i%37, i%5, i)] = fmt.Sprintf("package p%d\n\nfunc f%d() int { return %d }\n", i%5, i, i)
+		base[fmt.Sprintf("src/module%02d/package%d/file_%04d.go", i%37, i%5, i)] =
+			fmt.Sprintf("package p%d\n\nfunc f%d() int { return %d }\n", i%5, i, i)
 	}
 	m := newSession(t, "work", base)
 	for i := range points {
@@ -73,7 +74,8 @@ func (w *world) measure(t *testing.T, token string, pages []figure) {
 		runtime.ReadMemStats(&after)
 		plain = len(w.get(t, token, page.path, http.StatusOK))
 		slices.Sort(times)
-		t.Logf("%-28s %7d bytes, %8d plain, %v, %d KiB allocated", page.what, packed, plain, times[2].Round(time.Millisecond/10),
+		t.Logf("%-28s %7d bytes, %8d plain, %v, %d KiB allocated", page.what, packed, plain,
+			times[2].Round(time.Millisecond/10),
 			(after.TotalAlloc-before.TotalAlloc)/5>>10)
 		if packed > 100_000 {
 			t.Errorf("%s has %d bytes, want less than 100 KB", page.what, packed)
@@ -99,13 +101,15 @@ func TestFiguresOfComparison(t *testing.T) {
 	} else {
 		list := map[string]string{}
 		for i := range files {
-			list[fmt.Sprintf("src/area%02d/module%d/file_%05d.go", i%97, i%7, i)] = fmt.Sprintf("package m%d\n\nfunc f%d() int { return %d }\n\n// end\n", i%7, i, i)
+			list[fmt.Sprintf("src/area%02d/module%d/file_%05d.go", i%97, i%7, i)] =
+				fmt.Sprintf("package m%d\n\nfunc f%d() int { return %d }\n\n// end\n", i%7, i, i)
 		}
 		first = newSession(t, "try-0", list)
 	}
 	var paths []string
 	for path := range strings.SplitSeq(gittest.Must(t, first.dir, "ls-tree", "-r", "--name-only", "main"), "\n") {
-		if slices.Contains([]string{".go", ".c", ".ts", ".rs", ".py", ".js"}, filepath.Ext(path)) && !strings.Contains(path, `"`) {
+		if slices.Contains([]string{".go", ".c", ".ts", ".rs", ".py", ".js"}, filepath.Ext(path)) &&
+			!strings.Contains(path, `"`) {
 			paths = append(paths, path)
 		}
 	}
@@ -149,6 +153,7 @@ func TestFiguresOfComparison(t *testing.T) {
 	begin := time.Now()
 	wants(t, w.get(t, read, link, http.StatusOK), "in conflict")
 	t.Logf("comparison of six, with 15 merges: %v", time.Since(begin).Round(time.Millisecond))
-	w.measure(t, read, []figure{{"comparison of six", link}, {"its conflicts", link + "show=conflict"}, {"its last page", link + "from=4000"},
+	w.measure(t, read, []figure{{"comparison of six", link}, {"its conflicts", link + "show=conflict"},
+		{"its last page", link + "from=4000"},
 		{"overview", "/ui/team/app"}, {"difference of two", "/ui/team/app/diff?a=try-0@&b=try-1@"}})
 }

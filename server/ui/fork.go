@@ -33,7 +33,8 @@ func (p *place) remote() string {
 
 // forkCommand returns the command that forks a session from a checkpoint, or from the newest one if checkpoint is "".
 func (p *place) forkCommand(name, checkpoint string) string {
-	return "artifactfs session fork " + control.ShellWord(p.sessionWord(name, checkpoint)) + " " + control.ShellWord(name+"-fork")
+	return "artifactfs session fork " + control.ShellWord(p.sessionWord(name, checkpoint)) + " " +
+		control.ShellWord(name+"-fork")
 }
 
 // fromHere contains the commands and links of a page that begin at a checkpoint.
@@ -97,9 +98,11 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 	if a.token.Scope != records.WriteScope {
 		text += " --session-remote " + control.RemoteEmbedded
 	}
-	page := commandPage{frame: a.frame("Fork with your token", append(a.within(), crumb{a.name, a.sessionPath(a.name)})...),
-		Commands: []command{{"Fork from here", text}}, Scope: a.token.Scope, Repo: a.repo.Namespace + "/" + a.repo.Name, Expires: a.token.Expires,
-		Back: a.sessionPath(a.name) + query("at", checkpoint)}
+	page := commandPage{frame: a.frame("Fork with your token",
+		append(a.within(), crumb{a.name, a.sessionPath(a.name)})...),
+		Commands: []command{{"Fork from here", text}}, Scope: a.token.Scope, Repo: a.repo.Namespace + "/" + a.repo.Name,
+		Expires: a.token.Expires,
+		Back:    a.sessionPath(a.name) + query("at", checkpoint)}
 	a.plain = true
 	return a.send(http.StatusOK, "command.html", page)
 }

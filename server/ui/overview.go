@@ -117,7 +117,8 @@ func (p *place) branches(refs map[string]string, page *overviewPage) {
 	})
 	page.MoreRefs = max(0, len(names)-branchesPage)
 	for _, name := range names[:len(names)-page.MoreRefs] {
-		row := branchRow{Name: shown(name), Tree: p.treePath(name, ""), ID: refs["refs/heads/"+name], Default: name == p.repo.DefaultBranch}
+		row := branchRow{Name: shown(name), Tree: p.treePath(name, ""), ID: refs["refs/heads/"+name],
+			Default: name == p.repo.DefaultBranch}
 		if !row.Default {
 			row.Diff = p.path + "/diff" + query("a", p.repo.DefaultBranch, "b", name)
 		}

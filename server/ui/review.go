@@ -78,7 +78,8 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r po
 		return r, nil
 	}
 	var file []byte
-	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxPolicy, func(_ int, c read.Content) { file = c.Bytes })
+	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxPolicy,
+		func(_ int, c read.Content) { file = c.Bytes })
 	if err != nil {
 		return r, fmt.Errorf("read policy: %w", err)
 	}
@@ -90,9 +91,11 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r po
 }
 
 // reviewOf returns the review of a session. newest is its newest checkpoint, or "" if there is none.
-func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, threads []threadView) (
+func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string,
+	threads []threadView) (
 	*reviewPanel, error) {
-	r := &reviewPanel{Threads: chosen(threads), Summary: summaryOf(threads), Do: p.doing(refs, name), Branch: p.repo.DefaultBranch}
+	r := &reviewPanel{Threads: chosen(threads), Summary: summaryOf(threads), Do: p.doing(refs, name),
+		Branch: p.repo.DefaultBranch}
 	r.MoreThreads = len(threads) - len(r.Threads)
 	r.Comment = commentForm{Do: r.Do, Label: "Comment on the session"}
 	policy, err := policyOf(ctx, g, refs)
@@ -125,7 +128,8 @@ func (p *place) requests(all []review.Approval, newest string, panel *reviewPane
 }
 
 // approvals returns the requests of a session, the newest first. If they cannot be read, damaged is the reason.
-func (p *place) approvals(ctx context.Context, refs map[string]string, name string) (all []review.Approval, damaged string, err error) {
+func (p *place) approvals(ctx context.Context, refs map[string]string,
+	name string) (all []review.Approval, damaged string, err error) {
 	if p.u.o.Acts == nil || refs[approval.Ref(name)] == "" {
 		return nil, "", nil
 	}
@@ -147,8 +151,9 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	v, r, s := a.Verdict, a.Request, a.Request.Subject
 	branch := strings.TrimPrefix(s.Target, "refs/heads/")
 	what := strings.TrimSpace(actions[s.Action] + " " + shown(branch))
-	view := requestView{What: what, Verdict: v, ID: r.ID, By: clip(r.Actor, 80), Text: shown(r.Text), Checkpoint: s.Checkpoint,
-		Reviewers: shown(strings.Join(r.Reviewers, ", "))}
+	view := requestView{What: what, Verdict: v, ID: r.ID, By: clip(r.Actor, 80), Text: shown(r.Text),
+		Checkpoint: s.Checkpoint,
+		Reviewers:  shown(strings.Join(r.Reviewers, ", "))}
 	if s.Checkpoint != "" {
 		view.Link = p.sessionPath(r.Session) + query("at", s.Checkpoint)
 	}
@@ -164,7 +169,8 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	waits := v.Status == approval.Open || v.Status == approval.Granted
 	switch {
 	case v.Status == approval.Void:
-		view.Why = "The session was changed after the review: its newest checkpoint is " + newest + ". A new request is necessary."
+		view.Why = "The session was changed after the review: its newest checkpoint is " + newest +
+			". A new request is necessary."
 	case waits && a.Moved:
 		view.Why = fmt.Sprintf("%s has moved from %s to %s since the request, so a new request is necessary.", shown(branch),
 			cmp.Or(short(s.Base), "no commit"), cmp.Or(short(a.Tip), "no commit"))
@@ -174,8 +180,8 @@ func (p *place) requestView(a review.Approval, newest string) requestView {
 	return view
 }
 
-// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session. It reports whether one of
-// the rules lets users grant their own requests.
+// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session. It
+// reports whether one of the rules lets users grant their own requests.
 func (r *reviewPanel) addRules(policy policy, branches []string, name string) (self bool) {
 	switch {
 	case !policy.exists:

@@ -26,7 +26,8 @@ type notes struct {
 func (n *notes) at(checkpoint, path string, line, end int) annotate.Place {
 	n.m.t.Helper()
 	commit := n.m.commitOf(checkpoint)
-	on := annotate.Place{Checkpoint: checkpoint, Tree: gittest.Must(n.m.t, n.m.dir, "rev-parse", commit+"^{tree}"), Path: path, Line: line, End: end}
+	on := annotate.Place{Checkpoint: checkpoint, Tree: gittest.Must(n.m.t, n.m.dir, "rev-parse", commit+"^{tree}"),
+		Path: path, Line: line, End: end}
 	on.Blob = gittest.Must(n.m.t, n.m.dir, "rev-parse", commit+":"+path)
 	if line > 0 {
 		on.Quote = annotate.Quote([]byte(gittest.Must(n.m.t, n.m.dir, "cat-file", "blob", on.Blob)), line, end)
@@ -52,7 +53,8 @@ func (n *notes) open(on annotate.Place, actor, text string) (id string) {
 func (m *sessionMaker) commitOf(checkpoint string) string {
 	m.t.Helper()
 	m.run()
-	return gittest.Must(m.t, m.dir, "log", "-1", "--format=%H", "--grep=Afs-Checkpoint: "+checkpoint, "--glob="+session.LanePrefix(m.name))
+	return gittest.Must(m.t, m.dir, "log", "-1", "--format=%H", "--grep=Afs-Checkpoint: "+checkpoint,
+		"--glob="+session.LanePrefix(m.name))
 }
 
 // store creates a ref with a commit that has one file.
@@ -66,11 +68,15 @@ func (m *sessionMaker) store(ref, name string, content []byte) {
 
 // smallSession returns the session that the function small creates.
 func smallSession(t testing.TB) *sessionMaker {
-	m := newSession(t, "fix", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "docs/read me.txt": "one\ntwo\nthree\n", "old name.txt": strings.Repeat("line\n", 20)})
-	first := m.checkpoint(10, "idle", "", map[string]string{"main.go": "package main\n\n// hello\nfunc main() { println(\"<hi>\") }\n"})
-	m.records(first, 12, `{"type":"prompt","role":"user","text":"Fix the login & greet"}`, `{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./..."}}`,
+	m := newSession(t, "fix", map[string]string{"main.go": "package main\n\nfunc main() {}\n",
+		"docs/read me.txt": "one\ntwo\nthree\n", "old name.txt": strings.Repeat("line\n", 20)})
+	first := m.checkpoint(10, "idle", "",
+		map[string]string{"main.go": "package main\n\n// hello\nfunc main() { println(\"<hi>\") }\n"})
+	m.records(first, 12, `{"type":"prompt","role":"user","text":"Fix the login & greet"}`,
+		`{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./..."}}`,
 		`{"type":"response","role":"assistant","text":"done"}`)
-	m.checkpoint(30, "command", "before the rename", map[string]string{"new.txt": "new\n", "old name.txt": "", "docs/new name.txt": strings.Repeat("line\n", 20)})
+	m.checkpoint(30, "command", "before the rename",
+		map[string]string{"new.txt": "new\n", "old name.txt": "", "docs/new name.txt": strings.Repeat("line\n", 20)})
 	m.checkpoint(40, "turn", "", map[string]string{"docs/read me.txt": "one\n2\nthree\n"})
 	return m
 }
@@ -95,20 +101,23 @@ func TestThreads(t *testing.T) {
 	gone := n.open(n.at(m.ids[1], "docs/read me.txt", 2, 2), "alice", "a number would be shorter")
 	far := n.open(n.at(m.ids[2], "docs/new name.txt", 20, 20), "alice", "the last line")
 	file := n.open(n.at(m.ids[2], "new.txt", 0, 0), "alice", "a file")
-	bad := n.open(annotate.Place{Checkpoint: m.ids[0], Tree: strings.Repeat("1", 40), Path: "main.go", Blob: strings.Repeat("2", 40), Line: 1, End: 1}, "eve", "unknown objects")
+	bad := n.open(annotate.Place{Checkpoint: m.ids[0], Tree: strings.Repeat("1", 40), Path: "main.go",
+		Blob: strings.Repeat("2", 40), Line: 1, End: 1}, "eve", "unknown objects")
 	m.store(session.AnnotationsRef("fix"), annotate.LogFile, n.file)
 	w := newWorld(t, nil)
 	app := w.repo(t, "team", "app", m.done())
 	read := w.reader(t, app)
 
 	page := w.get(t, read, "/ui/team/app/s/fix", http.StatusOK)
-	wants(t, page, "7 open threads, 1 resolved", "<mark>2 threads</mark>", "Looks &lt;b&gt;good&lt;/b&gt;⟨U&#43;202E⟩", "thanks", "main.go:3", "old name.txt:5-6")
+	wants(t, page, "7 open threads, 1 resolved", "<mark>2 threads</mark>", "Looks &lt;b&gt;good&lt;/b&gt;⟨U&#43;202E⟩",
+		"thanks", "main.go:3", "old name.txt:5-6")
 	for _, id := range []string{whole, point, hello, moved, gone, far, file, bad} {
 		if threadOf(page, id) == "" {
 			t.Errorf("page of the session lacks thread %s", id)
 		}
 	}
-	if thread := threadOf(page, point); !strings.Contains(thread, `class="thread resolved"`) || strings.Contains(thread, " open>") || !strings.Contains(thread, "resolved <time") {
+	if thread := threadOf(page, point); !strings.Contains(thread, `class="thread resolved"`) ||
+		strings.Contains(thread, " open>") || !strings.Contains(thread, "resolved <time") {
 		t.Errorf("resolved thread: got %s", thread)
 	}
 	panel := w.get(t, read, "/ui/team/app/s/fix?part=cursor&at="+m.ids[1], http.StatusOK)
@@ -118,34 +127,42 @@ func TestThreads(t *testing.T) {
 
 	tree := "/ui/team/app/tree/fix@"
 	view := w.get(t, read, tree+m.ids[2]+"/main.go", http.StatusOK)
-	if at, after := strings.Index(view, `id="t-`+hello), strings.Index(view, `id="L4"`); at < strings.Index(view, `id="L3"`) || at > after || at < 0 {
+	if at, after := strings.Index(view, `id="t-`+hello),
+		strings.Index(view, `id="L4"`); at < strings.Index(view, `id="L3"`) || at > after || at < 0 {
 		t.Errorf("thread about line 3 is not between lines 3 and 4: %s", view)
 	}
-	if thread := threadOf(view, bad); !strings.Contains(thread, "unknown") || strings.Index(view, thread) < strings.Index(view, `id="L4"`) {
+	if thread := threadOf(view, bad); !strings.Contains(thread, "unknown") ||
+		strings.Index(view, thread) < strings.Index(view, `id="L4"`) {
 		t.Errorf("thread with unknown objects: got %s", thread)
 	}
 	view = w.get(t, read, tree+m.ids[2]+"/docs/new%20name.txt", http.StatusOK)
-	if thread := threadOf(view, moved); !strings.Contains(thread, "docs/new name.txt:5-6") || !strings.Contains(thread, "was old name.txt:5-6") ||
+	if thread := threadOf(view, moved); !strings.Contains(thread, "docs/new name.txt:5-6") ||
+		!strings.Contains(thread, "was old name.txt:5-6") ||
 		strings.Index(view, thread) > strings.Index(view, `id="L7"`) {
 		t.Errorf("thread about a renamed file: got %s in %s", thread, view)
 	}
 	view = w.get(t, read, tree+m.ids[2]+"/docs/read%20me.txt", http.StatusOK)
-	if thread := threadOf(view, gone); !strings.Contains(thread, "outdated") || strings.Index(view, thread) < strings.Index(view, `id="L3"`) {
+	if thread := threadOf(view, gone); !strings.Contains(thread, "outdated") ||
+		strings.Index(view, thread) < strings.Index(view, `id="L3"`) {
 		t.Errorf("outdated thread: got %s in %s", thread, view)
 	}
 	wants(t, w.get(t, read, tree+m.ids[2]+"/new.txt", http.StatusOK), `id="t-`+file+`"`)
 	// The page of a branch shows the threads of a session only if the link names the session.
-	if view = w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK); strings.Contains(view, `class="thread`) {
+	if view = w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK); strings.Contains(view,
+		`class="thread`) {
 		t.Errorf("file of a branch has threads: %s", view)
 	}
 	view = w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt?s=fix", http.StatusOK)
-	if thread := threadOf(view, gone); strings.Contains(thread, "outdated") || strings.Index(view, thread) > strings.Index(view, `id="L3"`) {
+	if thread := threadOf(view, gone); strings.Contains(thread, "outdated") ||
+		strings.Index(view, thread) > strings.Index(view, `id="L3"`) {
 		t.Errorf("thread in the file before the change: got %s in %s", thread, view)
 	}
 
 	all := html.UnescapeString(w.get(t, read, "/ui/team/app/diff?a=main&b=fix@", http.StatusOK))
-	diff := w.get(t, read, link(t, w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[0], http.StatusOK), ">main.go<"), http.StatusOK)
-	if thread := threadOf(diff, hello); thread == "" || strings.Index(diff, thread) < strings.Index(diff, `<ins data-n="3">`) ||
+	diff := w.get(t, read, link(t, w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[0], http.StatusOK), ">main.go<"),
+		http.StatusOK)
+	if thread := threadOf(diff, hello); thread == "" ||
+		strings.Index(diff, thread) < strings.Index(diff, `<ins data-n="3">`) ||
 		strings.Index(diff, thread) > strings.Index(diff, `<ins data-n="4">`) {
 		t.Errorf("thread about an added line: got %s in %s", thread, diff)
 	}
@@ -164,7 +181,8 @@ func TestThreads(t *testing.T) {
 		}
 		diff := w.get(t, read, path[1], http.StatusOK)
 		thread := threadOf(diff, c.id)
-		if at := strings.Index(diff, thread); thread == "" || at < strings.Index(diff, c.after) || at > strings.LastIndex(diff, c.before) && strings.Contains(diff, c.before) {
+		if at := strings.Index(diff, thread); thread == "" || at < strings.Index(diff, c.after) ||
+			at > strings.LastIndex(diff, c.before) && strings.Contains(diff, c.before) {
 			t.Errorf("thread in the difference of %s: got %q in %s", c.file, thread, diff)
 		}
 	}
@@ -190,9 +208,11 @@ func TestApprovals(t *testing.T) {
 		return added.ID
 	}
 	request := func(subject approval.Subject, expires time.Duration) string {
-		return add(approval.Record{Op: approval.Request, Actor: "agent", Token: "1", Subject: &subject, Time: now.Add(-time.Hour), Expires: now.Add(expires), Reviewers: []string{"alice", "bob"}, Text: "please <merge>"})
+		return add(approval.Record{Op: approval.Request, Actor: "agent", Token: "1", Subject: &subject,
+			Time: now.Add(-time.Hour), Expires: now.Add(expires), Reviewers: []string{"alice", "bob"}, Text: "please <merge>"})
 	}
-	change := approval.Subject{Action: approval.Merge, Checkpoint: m.ids[2], Tree: tree(m.ids[2]), Target: "refs/heads/main", Base: main}
+	change := approval.Subject{Action: approval.Merge, Checkpoint: m.ids[2], Tree: tree(m.ids[2]),
+		Target: "refs/heads/main", Base: main}
 	newest, old, moved, docs := change, change, change, change
 	old.Checkpoint, old.Tree = m.ids[0], tree(m.ids[0])
 	moved.Base = strings.Repeat("7", 40)
@@ -227,7 +247,8 @@ func TestApprovals(t *testing.T) {
 	read := w.reader(t, w.repo(t, "team", "app", dir))
 	page := w.get(t, read, "/ui/team/app/s/fix", http.StatusOK)
 	for id, want := range map[string][]string{
-		open:      {"merge into main", "open", "It needs 1 more approval of alice, carol, and 2 more approvals.", "please &lt;merge&gt;", "by <strong>agent</strong>", "of alice, bob"},
+		open: {"merge into main", "open", "It needs 1 more approval of alice, carol, and 2 more approvals.",
+			"please &lt;merge&gt;", "by <strong>agent</strong>", "of alice, bob"},
 		void:      {"void", "newest checkpoint is " + m.ids[2]},
 		denied:    {"denied", "not yet", "<strong>bob</strong>"},
 		withdrawn: {"withdrawn"},
@@ -242,7 +263,8 @@ func TestApprovals(t *testing.T) {
 		}
 		wants(t, section, want...)
 	}
-	wants(t, page, "changes of main: 1 approval by alice, carol; requests are valid for 7 days", "changes of main that touch docs/**: 2 approvals; requests are valid for 2 days",
+	wants(t, page, "changes of main: 1 approval by alice, carol; requests are valid for 7 days",
+		"changes of main that touch docs/**: 2 approvals; requests are valid for 2 days",
 		"deploy/**: 3 approvals", "deletion of this session: 1 approval; who requests may approve too")
 	if strings.Contains(page, "release/") {
 		t.Error("page shows a rule for another branch")
@@ -254,5 +276,6 @@ func TestApprovals(t *testing.T) {
 		m.store(ref, names[ref], []byte(text))
 	}
 	other := w.repo(t, "team", "damaged", dir)
-	wants(t, w.get(t, w.reader(t, other), "/ui/team/damaged/s/fix", http.StatusOK), "approvals of this session cannot be read", "The policy cannot be applied")
+	wants(t, w.get(t, w.reader(t, other), "/ui/team/damaged/s/fix", http.StatusOK),
+		"approvals of this session cannot be read", "The policy cannot be applied")
 }

@@ -235,7 +235,8 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 		return nil, read.ErrNotFound
 	}
 	name := x.name + "@" + string(c.ID)
-	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID), Title: stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
+	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID),
+		Title:   stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
 		Message: clip(c.Message, 4000), Tree: p.treePath(name, ""), commit: c.Commit.String()}
 	panel.From = p.fromHere(x.name, string(c.ID))
 	before, what := x.before(slot, c)

@@ -72,7 +72,8 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 		l.rows[i] = sessionRow{Name: name, Path: l.sessionPath(name)}
 		if m := l.metas[i]; m != nil {
 			r := &l.rows[i]
-			r.profileView, r.State, r.Branch, r.Began = l.profile(l.refs, *m), m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began
+			r.profileView, r.State, r.Branch, r.Began = l.profile(l.refs, *m), m.State,
+				shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began
 			r.Owner = firstOf(r.Owner, actorOf(*m))
 		}
 	}

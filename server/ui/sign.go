@@ -35,8 +35,9 @@ func (v *visit) cookieName() string {
 // setCookie stores the token in the browser until the token expires or, if it does not expire, until the browser is
 // closed. An empty secret removes the cookie.
 func (v *visit) setCookie(t records.Token) {
-	c := &http.Cookie{Name: v.cookieName(), Value: v.secret, Path: "/", HttpOnly: true, Secure: v.secure(), SameSite: http.SameSiteStrictMode,
-		Expires: t.Expires}
+	c := &http.Cookie{Name: v.cookieName(), Value: v.secret, Path: "/", HttpOnly: true, Secure: v.secure(),
+		SameSite: http.SameSiteStrictMode,
+		Expires:  t.Expires}
 	if v.secret == "" {
 		c.MaxAge = -1
 	}
@@ -66,7 +67,8 @@ func (v *visit) askForToken(status int, wrong string) error {
 // ownPath returns text if it is a path of this server to which a browser may be redirected, and otherwise "/".
 func ownPath(text string) string {
 	to, err := url.Parse(text)
-	if err != nil || to.IsAbs() || to.Host != "" || to.User != nil || !Serves(to.Path) || strings.ContainsAny(text, "\\\r\n") ||
+	if err != nil || to.IsAbs() || to.Host != "" || to.User != nil || !Serves(to.Path) ||
+		strings.ContainsAny(text, "\\\r\n") ||
 		strings.HasPrefix(to.Path, assetDir) {
 		return "/"
 	}
@@ -140,7 +142,8 @@ func (v *visit) home(ctx context.Context) error {
 	}
 	page := listPage{frame: v.frame("Namespaces"), Total: total, What: "namespaces"}
 	for _, n := range list {
-		page.Rows = append(page.Rows, listRow{Name: n.Name, Path: Prefix + n.Name, Note: number(n.Repos, "repository", "repositories")})
+		page.Rows = append(page.Rows, listRow{Name: n.Name, Path: Prefix + n.Name,
+			Note: number(n.Repos, "repository", "repositories")})
 	}
 	if len(list) == pageSize {
 		page.Next = "/?after=" + url.QueryEscape(list[pageSize-1].Name)
@@ -171,8 +174,9 @@ func (v *visit) namespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	list, total, next, err := v.u.o.Repos.List(ctx, records.RepoQuery{Namespace: n.Name, Sort: "updated_at", Limit: pageSize,
-		After: v.r.FormValue("after")})
+	list, total, next, err := v.u.o.Repos.List(ctx,
+		records.RepoQuery{Namespace: n.Name, Sort: "updated_at", Limit: pageSize,
+			After: v.r.FormValue("after")})
 	if errors.Is(err, records.ErrCursor) {
 		return missing("The list has no such page.")
 	}
@@ -181,7 +185,8 @@ func (v *visit) namespace(ctx context.Context, name string) error {
 	}
 	page := listPage{frame: v.frame(n.Name), Total: total, What: "repositories"}
 	for _, r := range list {
-		page.Rows = append(page.Rows, listRow{r.Name, Prefix + r.Namespace + "/" + r.Name, "changed " + ago(r.Updated, v.u.o.Now())})
+		page.Rows = append(page.Rows, listRow{r.Name, Prefix + r.Namespace + "/" + r.Name,
+			"changed " + ago(r.Updated, v.u.o.Now())})
 	}
 	if next != "" {
 		page.Next = Prefix + n.Name + "?after=" + url.QueryEscape(next)

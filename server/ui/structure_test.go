@@ -30,7 +30,8 @@ func structure(t testing.TB, path, page string) {
 				if strings.HasPrefix(a.Key, "on") || a.Key == "style" {
 					t.Errorf("%s: <%s> has the attribute %s=%q, which the policy forbids", path, n.Data, a.Key, a.Val)
 				}
-				if (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") {
+				if (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/") &&
+					!strings.HasPrefix(a.Val, "#") {
 					t.Errorf("%s: <%s> has %s=%q, which is not a path of this server", path, n.Data, a.Key, a.Val)
 				}
 			}

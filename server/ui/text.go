@@ -39,7 +39,8 @@ func hidden(r rune) bool {
 	case unicode.IsControl(r):
 		return true
 	}
-	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0x061c || r == 0xfeff
+	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f ||
+		r == 0x061c || r == 0xfeff
 }
 
 // line returns the first line of a text, cut to limit characters.

@@ -49,13 +49,15 @@ type actView struct {
 }
 
 // threads reads the threads of a session, the oldest first.
-func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]string, name string, do *doing) ([]threadView, error) {
+func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]string, name string,
+	do *doing) ([]threadView, error) {
 	commit := refs[session.AnnotationsRef(name)]
 	if commit == "" {
 		return nil, nil
 	}
 	var file []byte
-	err := g.Contents(ctx, []string{commit + ":" + annotate.LogFile}, maxAnnotations, func(_ int, c read.Content) { file = c.Bytes })
+	err := g.Contents(ctx, []string{commit + ":" + annotate.LogFile}, maxAnnotations,
+		func(_ int, c read.Content) { file = c.Bytes })
 	if err != nil {
 		return nil, fmt.Errorf("read annotations: %w", err)
 	}
@@ -74,7 +76,8 @@ var verbs = map[annotate.Op]string{annotate.Resolve: "resolved", annotate.Reopen
 
 // threadView returns a thread at the place where it began.
 func (p *place) threadView(name string, t annotate.Thread) threadView {
-	v := threadView{ID: t.ID, Session: name, Resolved: t.Resolved, Quote: clip(t.On.Quote, 500), on: t.On, line: t.On.Line, end: t.On.End}
+	v := threadView{ID: t.ID, Session: name, Resolved: t.Resolved, Quote: clip(t.On.Quote, 500), on: t.On, line: t.On.Line,
+		end: t.On.End}
 	point := firstOf(t.On.Commit, name+"@"+t.On.Checkpoint)
 	switch {
 	case t.On.Path != "":
@@ -331,5 +334,6 @@ func summaryOf(all []threadView) string {
 	case open == 0:
 		return number(len(all), "resolved thread", "resolved threads")
 	}
-	return strings.Join([]string{number(open, "open thread", "open threads"), number(len(all)-open, "resolved", "resolved")}, ", ")
+	return strings.Join([]string{number(open, "open thread", "open threads"),
+		number(len(all)-open, "resolved", "resolved")}, ", ")
 }

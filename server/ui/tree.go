@@ -161,7 +161,8 @@ func (page *treePageData) file(ctx context.Context, g gitread.Repo, o read.Objec
 	page.Threads = threads.below
 	for i, line := range code {
 		n := strconv.Itoa(i + 1)
-		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `" aria-label="Line ` + n + `"></a>` + line + "</span>\n")
+		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `" aria-label="Line ` + n + `"></a>` +
+			line + "</span>\n")
 		if about := ends[i+1]; len(about) > 0 || i+1 == len(code) {
 			// the text is safe, because highlight has escaped the code
 			page.Parts = append(page.Parts, codePart{template.HTML(b.String()), about})

@@ -119,8 +119,9 @@ func New(o Options) (*UI, error) {
 		o.Now = time.Now
 	}
 	u := &UI{o: o, pool: read.Pool{Memory: o.Memory}, origins: http.NewCrossOriginProtection(),
-		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime, Memory: o.Memory,
-			Class: places.Reads})}
+		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime,
+			Memory: o.Memory,
+			Class:  places.Reads})}
 	if o.URL != "" {
 		if err := u.origins.AddTrustedOrigin(originOf(o.URL)); err != nil {
 			return nil, fmt.Errorf("use public URL: %w", err)
@@ -131,7 +132,8 @@ func New(o Options) (*UI, error) {
 		return nil, err
 	}
 	u.pages, err = template.New("").Funcs(template.FuncMap{
-		"ago": func(t time.Time) string { return ago(t, o.Now()) }, "stamp": stamp, "short": short, "number": number, "shown": shown,
+		"ago": func(t time.Time) string { return ago(t, o.Now()) }, "stamp": stamp, "short": short, "number": number,
+		"shown": shown,
 	}).ParseFS(pageFiles, "pages/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("read templates: %w", err)

@@ -36,7 +36,8 @@ func wants(t testing.TB, page string, texts ...string) {
 	}
 }
 
-// small returns a world with the repository team/app, which has a session with three checkpoints, and the repository team/other.
+// small returns a world with the repository team/app, which has a session with three checkpoints, and the repository
+// team/other.
 func small(t testing.TB) (w *world, app, other records.Repo, m *sessionMaker) {
 	t.Helper()
 	w = newWorld(t, nil)
@@ -62,7 +63,8 @@ func TestSignIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Secure || cookie.Value != read ||
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Secure ||
+		cookie.Value != read ||
 		time.Until(cookie.Expires) > time.Hour || time.Until(cookie.Expires) < 50*time.Minute {
 		t.Errorf("cookie: got %+v", cookie)
 	}
@@ -70,7 +72,8 @@ func TestSignIn(t *testing.T) {
 		t.Errorf("first page with a token of a repository: got %d to %q", got.status, got.header.Get("Location"))
 	}
 	got = w.post(t, read, "/ui/-/sign-out", nil)
-	if cookie, err := http.ParseSetCookie(got.header.Get("Set-Cookie")); err != nil || cookie.MaxAge >= 0 || cookie.Value != "" {
+	if cookie, err := http.ParseSetCookie(got.header.Get("Set-Cookie")); err != nil || cookie.MaxAge >= 0 ||
+		cookie.Value != "" {
 		t.Errorf("cookie after signing out: got %+v, %v", cookie, err)
 	}
 	for _, wrong := range []string{"", "x", "art_v1_" + strings.Repeat("0", 40), "afs_admin_" + strings.Repeat("0", 40)} {
@@ -81,9 +84,11 @@ func TestSignIn(t *testing.T) {
 		structure(t, "wrong token", got.body)
 		w.get(t, wrong, "/ui/team/app", http.StatusUnauthorized)
 	}
-	for next, want := range map[string]string{"//evil.example/ui/": "/", "https://evil.example/ui/": "/", `/\evil.example/ui/`: "/", "/git/team/app": "/",
+	for next, want := range map[string]string{"//evil.example/ui/": "/", "https://evil.example/ui/": "/",
+		`/\evil.example/ui/`: "/", "/git/team/app": "/",
 		"/ui/-/sign-out": "/", "javascript:alert(1)": "/", "/ui/team/app/diff?a=1&b=2": "/ui/team/app/diff?a=1&b=2"} {
-		if got := w.post(t, "", "/ui/-/sign-in", url.Values{"token": {read}, "next": {next}}); got.header.Get("Location") != want {
+		if got := w.post(t, "", "/ui/-/sign-in",
+			url.Values{"token": {read}, "next": {next}}); got.header.Get("Location") != want {
 			t.Errorf("sign in with next=%q: got %q, want %q", next, got.header.Get("Location"), want)
 		}
 	}
@@ -96,7 +101,8 @@ func TestSignIn(t *testing.T) {
 func TestSecureCookie(t *testing.T) {
 	w := newWorld(t, func(o *ui.Options) { o.URL = "https://git.example.org" })
 	_, admin := w.token(t, records.Token{Role: records.AdminToken})
-	got := w.post(t, "", "/ui/-/sign-in", url.Values{"token": {admin}}, "Sec-Fetch-Site", "", "Origin", "https://git.example.org")
+	got := w.post(t, "", "/ui/-/sign-in", url.Values{"token": {admin}}, "Sec-Fetch-Site", "", "Origin",
+		"https://git.example.org")
 	cookie, err := http.ParseSetCookie(got.header.Get("Set-Cookie"))
 	if err != nil || !cookie.Secure || cookie.Name != "__Host-artifactfs" || !cookie.Expires.IsZero() {
 		t.Errorf("cookie: got %+v, %v", cookie, err)
@@ -107,7 +113,8 @@ func TestSecureCookie(t *testing.T) {
 func TestOtherSitesCannotSendForms(t *testing.T) {
 	w, app, _, _ := small(t)
 	read := w.reader(t, app)
-	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Sec-Fetch-Site", "", "Origin", "https://evil.example"},
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+		{"Sec-Fetch-Site", "", "Origin", "https://evil.example"},
 		{"Sec-Fetch-Site", "", "Origin", "null"}} {
 		for _, path := range []string{"/ui/-/sign-in", "/ui/-/sign-out"} {
 			got := w.post(t, read, path, url.Values{"token": {read}}, headers...)
@@ -117,7 +124,8 @@ func TestOtherSitesCannotSendForms(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/ui/-/sign-in", "/ui/-/sign-out"} {
-		if got := w.request(t, read, "GET", path+"?token="+url.QueryEscape(read), ""); got.status != http.StatusMethodNotAllowed {
+		if got := w.request(t, read, "GET", path+"?token="+url.QueryEscape(read),
+			""); got.status != http.StatusMethodNotAllowed {
 			t.Errorf("GET %s: got %d", path, got.status)
 		}
 	}
@@ -126,7 +134,8 @@ func TestOtherSitesCannotSendForms(t *testing.T) {
 			t.Errorf("POST %s: got %d", path, got.status)
 		}
 	}
-	if got := w.post(t, "", "/ui/-/sign-in", url.Values{"token": {strings.Repeat("x", 10<<10)}}); got.status != http.StatusBadRequest {
+	if got := w.post(t, "", "/ui/-/sign-in",
+		url.Values{"token": {strings.Repeat("x", 10<<10)}}); got.status != http.StatusBadRequest {
 		t.Errorf("large form: got %d", got.status)
 	}
 }
@@ -140,9 +149,11 @@ func TestTokensSeeTheirRepositories(t *testing.T) {
 	_, tokens["admin"] = w.token(t, records.Token{Role: records.AdminToken})
 	_, tokens["owner"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "team", Scope: records.ReadScope})
 	_, tokens["stranger"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "else"})
-	_, tokens["session"] = w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID, Session: "fix",
-		Rules: []records.RefRule{{Glob: "refs/afs/*/fix"}}, Expires: time.Now().Add(time.Hour)})
-	in := []string{"/ui/team/app", "/ui/TEAM/App", "/ui/team/app/s/fix", "/ui/team/app/diff?a=main&b=fix@", "/ui/team/app/tree/main", "/ui/team/app/tree/fix@" + m.ids[0] + "/main.go"}
+	_, tokens["session"] = w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID,
+		Session: "fix",
+		Rules:   []records.RefRule{{Glob: "refs/afs/*/fix"}}, Expires: time.Now().Add(time.Hour)})
+	in := []string{"/ui/team/app", "/ui/TEAM/App", "/ui/team/app/s/fix", "/ui/team/app/diff?a=main&b=fix@",
+		"/ui/team/app/tree/main", "/ui/team/app/tree/fix@" + m.ids[0] + "/main.go"}
 	for name, token := range tokens {
 		want := http.StatusNotFound
 		if name == "reader" || name == "admin" || name == "owner" || name == "session" {
@@ -161,7 +172,8 @@ func TestTokensSeeTheirRepositories(t *testing.T) {
 		if name == "admin" {
 			all = http.StatusOK
 		}
-		if got := w.request(t, token, "GET", "/", ""); got.status != all && (got.status != http.StatusSeeOther || !strings.HasPrefix(got.header.Get("Location"), "/ui/")) {
+		if got := w.request(t, token, "GET", "/", ""); got.status != all &&
+			(got.status != http.StatusSeeOther || !strings.HasPrefix(got.header.Get("Location"), "/ui/")) {
 			t.Errorf("first page of %s: got %d", name, got.status)
 		}
 	}
@@ -176,17 +188,20 @@ func TestTokensSeeTheirRepositories(t *testing.T) {
 
 func TestRevokedTokenEndsTheView(t *testing.T) {
 	w, app, _, _ := small(t)
-	token, text := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID, Expires: time.Now().Add(time.Hour)})
+	token, text := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID,
+		Expires: time.Now().Add(time.Hour)})
 	w.get(t, text, "/ui/team/app", http.StatusOK)
 	if err := w.guard.Revoke(t.Context(), token.ID, nil, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/ui/team/app", "/ui/team/app/s/fix", "/ui/team/app/s/fix?part=cursor", "/ui/team/app/tree/main/main.go", "/ui/team/app/diff?a=main&b=main"} {
+	for _, path := range []string{"/ui/team/app", "/ui/team/app/s/fix", "/ui/team/app/s/fix?part=cursor",
+		"/ui/team/app/tree/main/main.go", "/ui/team/app/diff?a=main&b=main"} {
 		if page := w.get(t, text, path, http.StatusUnauthorized); strings.Contains(page, "println") {
 			t.Errorf("GET %s with a revoked token shows contents", path)
 		}
 	}
-	_, gone := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID, Expires: time.Now().Add(-time.Second)})
+	_, gone := w.token(t, records.Token{Role: records.RepoToken, Namespace: "team", RepoID: app.ID,
+		Expires: time.Now().Add(-time.Second)})
 	w.get(t, gone, "/ui/team/app", http.StatusUnauthorized)
 }
 
@@ -199,9 +214,11 @@ func TestHeaders(t *testing.T) {
 		if got.status == http.StatusSeeOther {
 			continue
 		}
-		for name, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+		for name, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+			"Referrer-Policy": "same-origin",
 			"X-Frame-Options": "DENY", "Content-Type": "text/html; charset=utf-8", "Cross-Origin-Opener-Policy": "same-origin",
-			"Content-Security-Policy": "default-src 'none'; script-src " + host + "/ui/-/; style-src " + host + "/ui/-/; img-src " + host +
+			"Content-Security-Policy": "default-src 'none'; script-src " + host + "/ui/-/; style-src " + host +
+				"/ui/-/; img-src " + host +
 				"/ui/-/; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"} {
 			if got.header.Get(name) != want {
 				t.Errorf("GET %s: %s is %q, want %q", path, name, got.header.Get(name), want)
@@ -209,10 +226,12 @@ func TestHeaders(t *testing.T) {
 		}
 	}
 	page := w.get(t, read, "/ui/team/app", http.StatusOK)
-	for _, pattern := range []string{`/ui/-/page\.[0-9a-f]{12}\.css`, `/ui/-/page\.[0-9a-f]{12}\.js`, `/ui/-/icon\.[0-9a-f]{12}\.svg`} {
+	for _, pattern := range []string{`/ui/-/page\.[0-9a-f]{12}\.css`, `/ui/-/page\.[0-9a-f]{12}\.js`,
+		`/ui/-/icon\.[0-9a-f]{12}\.svg`} {
 		path := regexp.MustCompile(pattern).FindString(page)
 		got := w.request(t, "", "GET", path, "")
-		if got.status != http.StatusOK || !strings.Contains(got.header.Get("Cache-Control"), "immutable") || got.header.Get("X-Content-Type-Options") != "nosniff" {
+		if got.status != http.StatusOK || !strings.Contains(got.header.Get("Cache-Control"), "immutable") ||
+			got.header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("GET %q: got %d, %v", path, got.status, got.header)
 		}
 	}
@@ -220,7 +239,8 @@ func TestHeaders(t *testing.T) {
 	if head.status != http.StatusOK || head.body != "" || head.header.Get("Content-Length") == "" {
 		t.Errorf("HEAD: got %d, %d bytes", head.status, len(head.body))
 	}
-	if got := w.request(t, read, "GET", "/ui/team/app", "", "Host", "evil\"; script-src *"); strings.Contains(got.header.Get("Content-Security-Policy"), "*") {
+	if got := w.request(t, read, "GET", "/ui/team/app", "", "Host",
+		"evil\"; script-src *"); strings.Contains(got.header.Get("Content-Security-Policy"), "*") {
 		t.Errorf("policy with a hostile host: %q", got.header.Get("Content-Security-Policy"))
 	}
 }
@@ -229,7 +249,8 @@ func TestSessionPage(t *testing.T) {
 	w, app, _, m := small(t)
 	read := w.reader(t, app)
 	page := w.get(t, read, "/ui/team/app", http.StatusOK)
-	wants(t, page, "1 session", `class="state active"`, "ann@laptop", `class="num">3<`, "artifactfs mount "+w.url+"/git/team/app.git DIR")
+	wants(t, page, "1 session", `class="state active"`, "ann@laptop", `class="num">3<`,
+		"artifactfs mount "+w.url+"/git/team/app.git DIR")
 	page = w.get(t, read, link(t, page, ">fix<"), http.StatusOK)
 	wants(t, page, "3 checkpoints", "Fix the login &amp; greet", "go test ./...", "before the rename", `<em>Bash</em>`,
 		"artifactfs session resume &#39;"+w.url+"/git/team/app.git#session=fix&#39; fix")
@@ -244,8 +265,10 @@ func TestSessionPage(t *testing.T) {
 	// The page shows the changes of a checkpoint compared with the previous one; the first one is compared with the
 	// base.
 	page = w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[1], http.StatusOK)
-	wants(t, page, `aria-current="true"`, "before the rename", "2 files changed", "old name.txt → docs/new name.txt", "the checkpoint before",
-		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; fix-fork", "artifactfs session restore -C fix "+m.ids[1])
+	wants(t, page, `aria-current="true"`, "before the rename", "2 files changed", "old name.txt → docs/new name.txt",
+		"the checkpoint before",
+		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; fix-fork",
+		"artifactfs session restore -C fix "+m.ids[1])
 	page = w.get(t, read, "/ui/team/app/s/fix?part=cursor&at="+m.ids[0], http.StatusOK)
 	wants(t, page, "1 file changed", "the base of the session", "main.go")
 	if strings.Contains(page, "<html") {
@@ -258,8 +281,10 @@ func TestSessionPage(t *testing.T) {
 	all := w.get(t, read, "/ui/team/app/diff?a=main&b=fix@", http.StatusOK)
 	wants(t, all, "4 files changed", "renamed", "docs/read me.txt")
 	w.get(t, read, "/ui/team/app/s/fix?at=01ARZ3NDEKTSV4RRFFQ69G5FAV", http.StatusOK)
-	for _, path := range []string{"/ui/team/app/s/none", "/ui/team/app/s/fix?before=x", "/ui/team/app/s/..%2ffix", "/ui/team/app/diff?a=main&b=none",
-		"/ui/team/app/diff?a=main&b=fix@none", "/ui/team/app/tree/main/none", "/ui/team/app/tree/main/..%2f..", "/ui/team/app/tree/main~1", "/ui/team/app/none",
+	for _, path := range []string{"/ui/team/app/s/none", "/ui/team/app/s/fix?before=x", "/ui/team/app/s/..%2ffix",
+		"/ui/team/app/diff?a=main&b=none",
+		"/ui/team/app/diff?a=main&b=fix@none", "/ui/team/app/tree/main/none", "/ui/team/app/tree/main/..%2f..",
+		"/ui/team/app/tree/main~1", "/ui/team/app/none",
 		"/ui/team/app/diff/file?a=main&b=main&path=main.go", "/ui/a//b", "/ui/%00/b"} {
 		w.get(t, read, path, http.StatusNotFound)
 	}
@@ -270,8 +295,10 @@ func TestFilePage(t *testing.T) {
 	w, app, _, m := small(t)
 	read := w.reader(t, app)
 	page := w.get(t, read, "/ui/team/app/tree/fix@"+m.ids[0]+"/main.go", http.StatusOK)
-	wants(t, page, `<span id="L3"><a href="#L3" data-n="3" aria-label="Line 3"></a><b class="c">// hello</b></span>`, "4 lines", `<b class="q">&#34;&lt;hi&gt;&#34;</b>`)
-	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs", http.StatusOK), `href="/ui/team/app/tree/main/docs/read%20me.txt"`)
+	wants(t, page, `<span id="L3"><a href="#L3" data-n="3" aria-label="Line 3"></a><b class="c">// hello</b></span>`,
+		"4 lines", `<b class="q">&#34;&lt;hi&gt;&#34;</b>`)
+	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs", http.StatusOK),
+		`href="/ui/team/app/tree/main/docs/read%20me.txt"`)
 	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK), "three")
 }
 
@@ -280,14 +307,18 @@ func TestFilePage(t *testing.T) {
 func TestHostileTextIsShownAsText(t *testing.T) {
 	const evil = `<img src=x onerror=alert(1)>`
 	m := newSession(t, "evil", map[string]string{"a": "a\n"})
-	m.checkpoint(1, evil[:20], evil+" \u202e\x1b[31m", map[string]string{`x"><script>alert(1)</script>`: evil + "\n", "b\nc'\" &amp;": "\x1b[2J\u202e" + evil, "x.html": "<script>alert(1)</script>\n",
-		"bin": "a\x00b", "crlf.go": "package a\r\n\r\nfunc b() {}\r\n", "\xff\xfe": "latin \xe9\n"})
-	m.records(m.ids[0], 2, `{"type":"prompt","text":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`, `{"type":5,"text":[1]}`, `{"type":"tool_call","tool":"<i>","input":"</pre>"}`)
+	m.checkpoint(1, evil[:20], evil+" \u202e\x1b[31m",
+		map[string]string{`x"><script>alert(1)</script>`: evil + "\n", "b\nc'\" &amp;": "\x1b[2J\u202e" + evil,
+			"x.html": "<script>alert(1)</script>\n",
+			"bin":    "a\x00b", "crlf.go": "package a\r\n\r\nfunc b() {}\r\n", "\xff\xfe": "latin \xe9\n"})
+	m.records(m.ids[0], 2, `{"type":"prompt","text":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`, `{"type":5,"text":[1]}`,
+		`{"type":"tool_call","tool":"<i>","input":"</pre>"}`)
 	dir := m.done()
 	w := newWorld(t, nil)
 	app := w.repo(t, "team", "app", dir)
 	read := w.reader(t, app)
-	pages := []string{"/ui/team/app", "/ui/team/app/s/evil", "/ui/team/app/s/evil?at=" + m.ids[0], "/ui/team/app/diff?a=main&b=evil@", "/ui/team/app/tree/evil@",
+	pages := []string{"/ui/team/app", "/ui/team/app/s/evil", "/ui/team/app/s/evil?at=" + m.ids[0],
+		"/ui/team/app/diff?a=main&b=evil@", "/ui/team/app/tree/evil@",
 		"/ui/team/app/diff?a=%3Cscript%3E&b=%22"}
 	tree := w.get(t, read, "/ui/team/app/tree/evil@", http.StatusOK)
 	for _, found := range regexp.MustCompile(`<li class="blob"><a href="([^"]+)"`).FindAllStringSubmatch(tree, -1) {
@@ -374,11 +405,13 @@ func TestTimelinePages(t *testing.T) {
 			}
 		}
 		if strings.Join(all, "") != strings.Join(down, "") {
-			t.Errorf("by %s, the timeline with the oldest entries first has %d entries, from %q to %q, want the opposite order", next, len(all), all[0], all[len(all)-1])
+			t.Errorf("by %s, the timeline with the oldest entries first has %d entries, from %q to %q, want the opposite order",
+				next, len(all), all[0], all[len(all)-1])
 		}
 	}
 	page = w.get(t, read, link(t, page, "point 0."), http.StatusOK)
-	if here := entries(page); !strings.Contains(page, "aria-current") || !strings.Contains(page, "Newest first") || here[0] != "before all" {
+	if here := entries(page); !strings.Contains(page, "aria-current") || !strings.Contains(page, "Newest first") ||
+		here[0] != "before all" {
 		t.Errorf("checkpoint with the oldest entries first: page has entries %q to %q", here[0], here[len(here)-1])
 	}
 	page = w.get(t, read, "/ui/team/app/s/long?at="+m.ids[100], http.StatusOK)

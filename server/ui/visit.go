@@ -189,7 +189,8 @@ type frame struct {
 type crumb struct{ Name, Path string }
 
 func (v *visit) frame(title string, crumbs ...crumb) frame {
-	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"], Icon: v.u.paths["icon.svg"],
+	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"],
+		Icon: v.u.paths["icon.svg"],
 		Said: v.said(), Ask: v.asks()}
 	if v.token.ID != "" {
 		f.Who = shown(firstOf(v.token.Actor, v.token.Label, "token of "+string(v.token.Role)))
@@ -321,17 +322,22 @@ func problemOf(err error) (p *Problem, log bool) {
 	case errors.Is(err, gitread.ErrCheckpointName), errors.Is(err, gitread.ErrAmbiguous):
 		return &Problem{http.StatusNotFound, "Not found", "No checkpoint has this name, or several begin with it."}, false
 	case errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrMissing), errors.Is(err, access.ErrInsufficient):
-		return &Problem{http.StatusNotFound, "Not found", "This does not exist, or your token does not allow you to see it."}, false
+		return &Problem{http.StatusNotFound, "Not found", "This does not exist, or your token does not allow you to see it."},
+			false
 	case errors.Is(err, places.ErrBusy):
-		return &Problem{http.StatusServiceUnavailable, "Busy", "Too many pages are being read at the moment. Try again."}, false
-	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return &Problem{http.StatusServiceUnavailable, "Unavailable", "The storage of the server does not answer. Try again."}, true
+		return &Problem{http.StatusServiceUnavailable, "Busy", "Too many pages are being read at the moment. Try again."},
+			false
+	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable),
+		errors.Is(err, context.DeadlineExceeded):
+		return &Problem{http.StatusServiceUnavailable, "Unavailable",
+			"The storage of the server does not answer. Try again."}, true
 	case errors.Is(err, objects.ErrFull):
 		return &Problem{http.StatusInsufficientStorage, "Full", "The storage of the server is full."}, true
 	case errors.Is(err, context.Canceled):
 		return &Problem{Status: statusClosed}, false
 	}
-	return &Problem{http.StatusInternalServerError, "Internal error", "The server could not make this page. Its log has the reason."}, true
+	return &Problem{http.StatusInternalServerError, "Internal error",
+		"The server could not make this page. Its log has the reason."}, true
 }
 
 // cause describes the request for the audit log. The path contains no secret, because tokens are sent only in bodies
@@ -341,7 +347,8 @@ func (v *visit) cause() records.Cause {
 	if err != nil {
 		remote = v.r.RemoteAddr
 	}
-	return records.Cause{TokenID: v.token.ID, Actor: firstOf(v.token.Actor, v.token.Label), Remote: remote, Method: v.r.Method,
+	return records.Cause{TokenID: v.token.ID, Actor: firstOf(v.token.Actor, v.token.Label), Remote: remote,
+		Method: v.r.Method,
 		Target: v.r.URL.EscapedPath()}
 }
 
@@ -375,7 +382,8 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 		return nil, access.ErrInvalid // the answer is the same as for a token of another repository
 	}
 	if r.Status != records.Ready {
-		return nil, &Problem{http.StatusConflict, "Not ready", "The repository is still being made (" + string(r.Status) + "). Try again."}
+		return nil, &Problem{http.StatusConflict, "Not ready",
+			"The repository is still being made (" + string(r.Status) + "). Try again."}
 	}
 	return &place{visit: v, repo: r, path: Prefix + r.Namespace + "/" + r.Name}, nil
 }

@@ -93,7 +93,8 @@ func newWorld(t testing.TB, change func(*ui.Options)) *world {
 	t.Cleanup(git.Close)
 	acts := review.New(review.Options{Records: db, Replicas: set, Pusher: git, Log: zap.NewNop()})
 	t.Cleanup(func() { acts.Close() })
-	o := ui.Options{Acts: acts, Repos: db.Repos, Namespaces: db.Namespaces, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
+	o := ui.Options{Acts: acts, Repos: db.Repos, Namespaces: db.Namespaces, Replicas: set, Guard: w.guard, Meter: w.audit,
+		Log: zap.New(core)}
 	if change != nil {
 		change(&o)
 	}
@@ -121,7 +122,8 @@ func (w *world) token(t testing.TB, token records.Token) (records.Token, string)
 // reader returns a token that allows to read one repository.
 func (w *world) reader(t testing.TB, r records.Repo) string {
 	t.Helper()
-	_, text := w.token(t, records.Token{Role: records.RepoToken, Scope: records.ReadScope, Namespace: r.Namespace, RepoID: r.ID, Label: "reader",
+	_, text := w.token(t, records.Token{Role: records.RepoToken, Scope: records.ReadScope, Namespace: r.Namespace,
+		RepoID: r.ID, Label: "reader",
 		Expires: time.Now().Add(time.Hour)})
 	return text
 }
@@ -129,7 +131,8 @@ func (w *world) reader(t testing.TB, r records.Repo) string {
 // repo creates a repository with all objects and refs of a git directory.
 func (w *world) repo(t testing.TB, namespace, name, gitDir string) records.Repo {
 	t.Helper()
-	r := records.Repo{ID: records.NewID(), Namespace: namespace, Name: name, DefaultBranch: "main", ObjectFormat: "sha1", Status: records.Ready,
+	r := records.Repo{ID: records.NewID(), Namespace: namespace, Name: name, DefaultBranch: "main", ObjectFormat: "sha1",
+		Status:  records.Ready,
 		Created: time.Now(), Updated: time.Now()}
 	if err := w.db.Repos.Create(t.Context(), records.Creation{Repo: r}); err != nil {
 		t.Fatal(err)
@@ -145,7 +148,8 @@ func (w *world) repo(t testing.TB, namespace, name, gitDir string) records.Repo 
 	}
 	token, _ := w.token(t, records.Token{Role: records.AdminToken})
 	push := records.Push{RepoID: r.ID, TokenID: token.ID, Pack: &pack, Atomic: true}
-	for line := range strings.SplitSeq(gittest.Must(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
+	for line := range strings.SplitSeq(gittest.Must(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"),
+		"\n") {
 		id, ref, _ := strings.Cut(line, " ")
 		push.Updates = append(push.Updates, records.RefUpdate{Name: ref, Old: strings.Repeat("0", len(id)), New: id})
 	}
@@ -211,7 +215,8 @@ func (w *world) get(t testing.TB, token, path string, status int) string {
 // post sends a form as a browser does.
 func (w *world) post(t testing.TB, token, path string, form url.Values, headers ...string) response {
 	t.Helper()
-	return w.request(t, token, http.MethodPost, path, form.Encode(), append([]string{"Sec-Fetch-Site", "same-origin"}, headers...)...)
+	return w.request(t, token, http.MethodPost, path, form.Encode(),
+		append([]string{"Sec-Fetch-Site", "same-origin"}, headers...)...)
 }
 
 // sessionMaker creates a git directory with a session by git fast-import.
@@ -256,14 +261,17 @@ func sessionIn(t testing.TB, name, dir string) *sessionMaker {
 	t.Helper()
 	m := &sessionMaker{t: t, dir: dir, name: name, began: sessionsBegin, record: map[string]string{}}
 	base := gittest.Must(t, m.dir, "rev-parse", "main")
-	m.state = gittest.Must(t, m.dir, "-c", "user.name=artifactfs", "-c", "user.email=a@localhost", "commit-tree", "-m", "state", "-p", base, base+"^{tree}")
-	meta := fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1","began":%q,
+	m.state = gittest.Must(t, m.dir, "-c", "user.name=artifactfs", "-c", "user.email=a@localhost", "commit-tree", "-m",
+		"state", "-p", base, base+"^{tree}")
+	meta :=
+		fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1","began":%q,
 		"state":"active","lanes":[{"name":"l","writer":{},"since":%q,"segment":1}]}`, name, base, m.began.Format(time.RFC3339), m.began.Format(time.RFC3339))
 	fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(name))
 	m.who(m.began)
 	m.text("session")
 	m.file("session.json", meta)
-	m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"ann@laptop","reason":"begun"}`+"\n", m.began.Format(time.RFC3339)))
+	m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"ann@laptop","reason":"begun"}`+"\n",
+		m.began.Format(time.RFC3339)))
 	m.run()
 	return m
 }
@@ -356,9 +364,10 @@ func (m *sessionMaker) leave() {
 	fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(m.name))
 	m.who(m.began)
 	m.text("session")
-	m.file("session.json", fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1",
+	m.file("session.json",
+		fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1",
 		"began":%q,"state":"paused","lanes":[{"name":"l","writer":{},"since":%q,"left":%q,"segment":1}]}`, m.name,
-		gittest.Must(m.t, m.dir, "rev-parse", "main"), began, began, began))
+			gittest.Must(m.t, m.dir, "rev-parse", "main"), began, began, began))
 	m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"ann@laptop","reason":"begun"}`+"\n"+
 		`{"state":"paused","time":%q,"actor":"ann@laptop","reason":"unmounted"}`+"\n", began, began))
 	m.run()
@@ -369,7 +378,8 @@ func (m *sessionMaker) records(id string, seconds int, lines ...string) {
 	var b strings.Builder
 	for i, l := range lines {
 		at := m.began.Add(time.Duration(seconds+i) * time.Second)
-		fmt.Fprintf(&b, `{"id":%q,"time":%q,"point":%q,"session":%q,"lane":"l","actor":"agent","record":%s}`+"\n", session.NewCheckpointID(at),
+		fmt.Fprintf(&b, `{"id":%q,"time":%q,"point":%q,"session":%q,"lane":"l","actor":"agent","record":%s}`+"\n",
+			session.NewCheckpointID(at),
 			at.Format(time.RFC3339), id, m.name, l)
 	}
 	m.record["2026-11-20/"+id+".jsonl"] = b.String()

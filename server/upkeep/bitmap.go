@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// defaultLarge is the number of objects from which on a pack gets a bitmap. To count the objects of a clone without a bitmap, git
-// needs about a second for 100,000 objects.
+// defaultLarge is the number of objects from which on a pack gets a bitmap. To count the objects of a clone without a
+// bitmap, git needs about a second for 100,000 objects.
 const defaultLarge = 20_000
 
 // bitmapExtension is the extension of git's file with bitmaps of the objects that commits reach.
 const bitmapExtension = ".bitmap"
 
-// pause is the time between two attempts to make a bitmap for one repository. Each attempt rewrites all packs, and may fail.
+// pause is the time between two attempts to make a bitmap for one repository. Each attempt rewrites all packs, and may
+// fail.
 const pause = 24 * time.Hour
 
 // indexAll makes bitmaps for large packs.
@@ -32,8 +33,8 @@ func (w *Worker) indexAll(ctx context.Context) error {
 	return w.each(ctx, "index", ids, w.index)
 }
 
-// index replaces the packs of a repository by one pack with a bitmap, if worth reports true. A bitmap needs a pack that has all
-// objects which the objects in it reach.
+// index replaces the packs of a repository by one pack with a bitmap, if worth reports true. A bitmap needs a pack that
+// has all objects which the objects in it reach.
 func (w *Worker) index(ctx context.Context, id string) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -82,8 +83,8 @@ func (w *Worker) index(ctx context.Context, id string) error {
 	return w.o.Records.Packs.Replace(ctx, id, old, []records.Pack{pack})
 }
 
-// worth reports whether all packs of a repository should be rewritten for a bitmap. That is so if most objects have no bitmap, and are
-// in packs that no other repository lists.
+// worth reports whether all packs of a repository should be rewritten for a bitmap. That is so if most objects have no
+// bitmap, and are in packs that no other repository lists.
 func worth(v *view) bool {
 	if v.snap.Repo.Shallow != "" || v.snap.Repo.BaseURL != "" { // git makes no bitmaps if objects are missing
 		return false

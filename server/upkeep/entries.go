@@ -22,7 +22,8 @@ const upkeepActor = "upkeep"
 // errRemovesOnly is the error of a change that is not a removal. The upkeep makes no other ones.
 var errRemovesOnly = errors.New("upkeep can only remove cache entries")
 
-// expire removes the cache entries of a repository that have expired, damaged ones, and the oldest of those beyond Options.MaxEntries.
+// expire removes the cache entries of a repository that have expired, damaged ones, and the oldest of those beyond
+// Options.MaxEntries.
 func (w *Worker) expire(ctx context.Context, id string) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -76,16 +77,18 @@ func (p place) Read(_ context.Context, _ []object.ID, _ int, use func(*odb.Store
 	return use(objects)
 }
 
-// Update implements cacheentry.Place. The removals become visible by a transaction like that of a push, with an audit entry and an event
-// for each ref.
+// Update implements cacheentry.Place. The removals become visible by a transaction like that of a push, with an audit
+// entry and an event for each ref.
 func (p place) Update(ctx context.Context, updates []transport.RefUpdate, _ []odb.Outgoing) ([]error, error) {
 	push := records.Push{RepoID: p.v.snap.Repo.ID, Version: p.v.snap.Repo.Version, Usage: upkeepActor,
-		Cause: records.Cause{Actor: upkeepActor, Method: "upkeep", Target: p.v.snap.Repo.Namespace + "/" + p.v.snap.Repo.Name}}
+		Cause: records.Cause{Actor: upkeepActor, Method: "upkeep",
+			Target: p.v.snap.Repo.Namespace + "/" + p.v.snap.Repo.Name}}
 	for _, u := range updates {
 		if !u.New.IsZero() {
 			return nil, errRemovesOnly
 		}
-		push.Updates = append(push.Updates, records.RefUpdate{Name: u.Name, Old: u.Old.String(), New: strings.Repeat("0", 2*p.v.format.Size())})
+		push.Updates = append(push.Updates, records.RefUpdate{Name: u.Name, Old: u.Old.String(),
+			New: strings.Repeat("0", 2*p.v.format.Size())})
 	}
 	stamp := events.Stamp{Account: p.w.o.Account, Time: p.w.now()}
 	push.Events = func(done []records.RefUpdate) []records.Event { return events.Pushed(stamp, p.v.snap.Repo, done, nil) }

@@ -41,13 +41,16 @@ func testCacheEntriesExpire(t *testing.T, format object.Format) {
 		key string
 		ttl time.Duration
 	}{{"oldest", 0}, {"expired", time.Hour}, {"old", 0}, {"later", 48 * time.Hour}, {"new", 0}} {
-		s := &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo}, Now: func() time.Time { return start.Add(time.Duration(i) * time.Second) }}
+		s := &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo},
+			Now: func() time.Time { return start.Add(time.Duration(i) * time.Second) }}
 		value := []byte(strings.Repeat(e.key[:1], 1000))
-		_, err := s.Put(t.Context(), cacheentry.PutRequest{Key: e.key, TTL: e.ttl, Actor: "agent", Value: cacheentry.Value{Size: 1000,
-			Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(value)), nil }}})
+		_, err := s.Put(t.Context(), cacheentry.PutRequest{Key: e.key, TTL: e.ttl, Actor: "agent",
+			Value: cacheentry.Value{Size: 1000,
+				Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(value)), nil }}})
 		do(t, err)
 	}
-	_, err = gittest.Git(t.Context(), r.Path, "-c", "fetch.unpackLimit=1", "fetch", "--quiet", dir, "refs/afs/*:refs/afs/*")
+	_, err = gittest.Git(t.Context(), r.Path, "-c", "fetch.unpackLimit=1", "fetch", "--quiet", dir,
+		"refs/afs/*:refs/afs/*")
 	do(t, err)
 	main, err := gittest.Git(t.Context(), r.Path, "rev-parse", "main")
 	do(t, err)
@@ -83,7 +86,8 @@ func testCacheEntriesExpire(t *testing.T, format object.Format) {
 	audit, err := b.DB.Audit.After(t.Context(), 0, 100)
 	do(t, err)
 	last := audit[len(audit)-1]
-	if last.Cause.Actor != "upkeep" || last.Cause.Target != "ns/repo" || strings.Count(last.Detail, session.EntryPrefix) != 3 {
+	if last.Cause.Actor != "upkeep" || last.Cause.Target != "ns/repo" ||
+		strings.Count(last.Detail, session.EntryPrefix) != 3 {
 		t.Errorf("audit entry: got %+v, want one of the upkeep with three refs", last)
 	}
 	stream, err := b.DB.Events.After(t.Context(), 0, "", "", 100)

@@ -27,8 +27,8 @@ func (w *Worker) collectAll(ctx context.Context) error {
 	return w.each(ctx, "collect garbage of", ids, w.collect)
 }
 
-// collect moves the objects of a repository that no ref reaches to a pack of garbage, and removes objects that have been garbage for
-// the grace period.
+// collect moves the objects of a repository that no ref reaches to a pack of garbage, and removes objects that have
+// been garbage for the grace period.
 func (w *Worker) collect(ctx context.Context, id string) error {
 	now := w.now()
 	err := w.expire(ctx, id) // the values of removed entries are garbage
@@ -38,8 +38,9 @@ func (w *Worker) collect(ctx context.Context, id string) error {
 	if ctx.Err() != nil || errors.Is(err, records.ErrChanged) {
 		return err
 	}
-	// The search is recorded even if it has failed, so that the next attempt waits for the interval. The recorded time is a little
-	// before the search, because clocks of nodes may differ, so a change during the search is found by the next one.
+	// The search is recorded even if it has failed, so that the next attempt waits for the interval. The recorded time is
+	// a little before the search, because clocks of nodes may differ, so a change during the search is found by the next
+	// one.
 	return errors.Join(err, w.o.Records.Repos.Swept(ctx, id, now.Add(-time.Minute)))
 }
 
@@ -167,8 +168,8 @@ func tips(prefix string, refs []records.Ref) string {
 	return lines.String()
 }
 
-// walk calls the function visit with each object that git rev-list finds from the revisions in stdin. line has the id and the path of
-// the object.
+// walk calls the function visit with each object that git rev-list finds from the revisions in stdin. line has the id
+// and the path of the object.
 func (w *Worker) walk(ctx context.Context, v *view, stdin string, visit func(id object.ID, line string) error) error {
 	cmd := w.o.Replicas.Git().In(v.on.Dir).Command(ctx, "rev-list", "--objects", "--stdin")
 	cmd.Stdin = strings.NewReader(stdin)
@@ -202,16 +203,16 @@ type plan struct {
 	dropped   map[object.ID]bool      // objects of rewritten packs that no new pack contains
 }
 
-// small is a size in bytes. A pack up to this size is rewritten if it contains any garbage; of a larger pack, at least 1/fraction must
-// be garbage.
+// small is a size in bytes. A pack up to this size is rewritten if it contains any garbage; of a larger pack, at least
+// 1/fraction must be garbage.
 const (
 	small    = 16 << 20
 	fraction = 20
 )
 
-// plan decides which packs are rewritten. It selects none if there is nothing to do. An object of a rewritten pack is kept even if
-// another pack has it too: another node, whose collection began earlier, may be about to replace that pack, and when the new packs are
-// made visible only the rewritten ones are checked.
+// plan decides which packs are rewritten. It selects none if there is nothing to do. An object of a rewritten pack is
+// kept even if another pack has it too: another node, whose collection began earlier, may be about to replace that
+// pack, and when the new packs are made visible only the rewritten ones are checked.
 func (w *Worker) plan(packs []*contents, now time.Time) plan {
 	p := plan{live: map[object.ID]bool{}, garbage: map[object.ID]time.Time{}, dropped: map[object.ID]bool{}}
 	var old []*contents
@@ -258,7 +259,8 @@ func (w *Worker) plan(packs []*contents, now time.Time) plan {
 }
 
 // rewrite makes and stores the packs that replace the rewritten ones.
-func (w *Worker) rewrite(ctx context.Context, v *view, p plan, scratch, reached string) (made []records.Pack, err error) {
+func (w *Worker) rewrite(ctx context.Context, v *view, p plan,
+	scratch, reached string) (made []records.Pack, err error) {
 	if len(p.live) > 0 {
 		list, err := filter(reached, v.format, p.live)
 		if err != nil {
@@ -310,8 +312,8 @@ func filter(file string, format object.Format, set map[object.ID]bool) (string, 
 	return list.String(), nil
 }
 
-// add makes a pack with the objects in the text list, stores it, and appends it to made. The argument since contains the times of a
-// pack of garbage.
+// add makes a pack with the objects in the text list, stores it, and appends it to made. The argument since contains
+// the times of a pack of garbage.
 func (w *Worker) add(ctx context.Context, v *view, scratch, list string, since map[object.ID]time.Time,
 	made []records.Pack) ([]records.Pack, error) {
 	hash, err := w.pack(ctx, v, scratch, list)
@@ -342,8 +344,8 @@ func (w *Worker) add(ctx context.Context, v *view, scratch, list string, since m
 // commits is the maximum number of attempts to commit a collection while pushes are made.
 const commits = 20
 
-// commit makes the result of a collection visible. If refs have changed in the meantime, it first checks that the new values do not
-// reach an object that would be removed.
+// commit makes the result of a collection visible. If refs have changed in the meantime, it first checks that the new
+// values do not reach an object that would be removed.
 func (w *Worker) commit(ctx context.Context, v *view, p plan, old []string, made []records.Pack) error {
 	before, version := v.snap.Refs, v.snap.Repo.Version
 	for range commits {

@@ -37,6 +37,7 @@ func TestALeaseIsNotAwaitedForEver(t *testing.T) {
 	defer cancel()
 	w.o.Lease = time.Second
 	if held, err := w.acquire(patience, "test"); err == nil || held || patience.Err() != nil {
-		t.Errorf("renewal while the database does not answer: got %v, %v, and the test's limit has ended: %v", held, err, patience.Err())
+		t.Errorf("renewal while the database does not answer: got %v, %v, and the test's limit has ended: %v", held, err,
+			patience.Err())
 	}
 }

@@ -18,9 +18,10 @@ import (
 
 // repackAll joins packs of repositories that have many packs.
 //
-// Packs that several repositories list stay as they are, so that forks do not copy their base. But if a repository is forked all the
-// time, each of its packs is soon listed by a fork, and the list grows for ever. So from a certain number on, such packs are joined
-// too. The repository then has its own copy of the small packs; the large ones remain shared, because choose leaves them.
+// Packs that several repositories list stay as they are, so that forks do not copy their base. But if a repository is
+// forked all the time, each of its packs is soon listed by a fork, and the list grows for ever. So from a certain
+// number on, such packs are joined too. The repository then has its own copy of the small packs; the large ones remain
+// shared, because choose leaves them.
 func (w *Worker) repackAll(ctx context.Context) error {
 	crowded, err := w.o.Records.Repos.Crowded(ctx, w.o.Crowd, batch)
 	if err != nil {
@@ -39,7 +40,8 @@ func (w *Worker) repackAll(ctx context.Context) error {
 // sharedFactor times Times.Crowd is the number of packs from which on shared packs are joined, too.
 const sharedFactor = 4
 
-// repack joins packs of a repository, shared ones only if the parameter shared is set. Pushes continue at the same time.
+// repack joins packs of a repository, shared ones only if the parameter shared is set. Pushes continue at the same
+// time.
 func (w *Worker) repack(ctx context.Context, id string, shared bool) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -76,10 +78,12 @@ func (w *Worker) repack(ctx context.Context, id string, shared bool) error {
 	return w.o.Records.Packs.Replace(ctx, id, ids, []records.Pack{joined})
 }
 
-// choose returns the packs to join, so that those that remain form a geometric progression: each has at least twice as many objects as
-// all smaller ones together, as after git repack --geometric=2. So every object is copied a logarithmic number of times.
+// choose returns the packs to join, so that those that remain form a geometric progression: each has at least twice as
+// many objects as all smaller ones together, as after git repack --geometric=2. So every object is copied a logarithmic
+// number of times.
 func choose(packs []records.Pack) []records.Pack {
-	packs = slices.SortedFunc(slices.Values(packs), func(a, b records.Pack) int { return cmp.Compare(a.Objects, b.Objects) })
+	packs = slices.SortedFunc(slices.Values(packs),
+		func(a, b records.Pack) int { return cmp.Compare(a.Objects, b.Objects) })
 	n, sum, below := 0, int64(0), int64(0)
 	for i, p := range packs {
 		if i > 0 && p.Objects < 2*below {
@@ -156,7 +160,8 @@ func (w *Worker) pack(ctx context.Context, v *view, scratch, stdin string, args 
 }
 
 // store puts a pack into the object store, if it has all objects of the old packs.
-func (w *Worker) store(ctx context.Context, v *view, scratch, hash string, old []records.Pack) (p records.Pack, err error) {
+func (w *Worker) store(ctx context.Context, v *view, scratch, hash string,
+	old []records.Pack) (p records.Pack, err error) {
 	made, err := readIndex(filepath.Join(scratch, "pack-"+hash), v.format)
 	if err != nil {
 		return p, err

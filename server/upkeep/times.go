@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// The format of a file .mtimes is that of git (gitformat-pack(5), "pack-*.mtimes files"): a header, seconds since 1970 for each object
-// in the order of the index, the hash of the pack, and the hash of the file.
+// The format of a file .mtimes is that of git (gitformat-pack(5), "pack-*.mtimes files"): a header, seconds since 1970
+// for each object in the order of the index, the hash of the pack, and the hash of the file.
 const (
 	timesMagic  = "MTME"
 	timesHeader = 12
@@ -38,8 +38,8 @@ func sum(f object.Format, data []byte) []byte {
 	return s[:]
 }
 
-// encodeTimes returns the contents of the file PACK.mtimes for a pack with the index x (gitformat-pack(5)). The map since
-// has the time at which each object became unreachable.
+// encodeTimes returns the contents of the file PACK.mtimes for a pack with the index x (gitformat-pack(5)). The map
+// since has the time at which each object became unreachable.
 func encodeTimes(x *odb.Index, f object.Format, pack string, since map[object.ID]time.Time) ([]byte, error) {
 	data := []byte(timesMagic)
 	data = binary.BigEndian.AppendUint32(data, 1)
@@ -71,7 +71,8 @@ func parseTimes(data []byte, f object.Format, n int) ([]time.Time, error) {
 	if n < 0 || len(data) != timesHeader+4*n+2*f.Size() {
 		return nil, fmt.Errorf("%w: %d bytes for %d objects", errDamagedTimes, len(data), n)
 	}
-	if string(data[:4]) != timesMagic || binary.BigEndian.Uint32(data[4:]) != 1 || binary.BigEndian.Uint32(data[8:]) != hashNumber(f) {
+	if string(data[:4]) != timesMagic || binary.BigEndian.Uint32(data[4:]) != 1 ||
+		binary.BigEndian.Uint32(data[8:]) != hashNumber(f) {
 		return nil, fmt.Errorf("%w: header %q", errDamagedTimes, data[:timesHeader])
 	}
 	if end := len(data) - f.Size(); string(sum(f, data[:end])) != string(data[end:]) {

@@ -135,7 +135,8 @@ func TestUpkeepBesidePushes(t *testing.T) {
 	}
 	server := s3test.Start(t)
 	first := replicatest.New(t, t.TempDir(), server.URL("x"), replica.Options{MaxRepos: 4})
-	set, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: first.DB, Objects: first.Objects, MaxRepos: 4, MaxBytes: 50 << 10})
+	set, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: first.DB, Objects: first.Objects, MaxRepos: 4,
+		MaxBytes: 50 << 10})
 	do(t, err)
 	defer set.Close()
 	second := &replicatest.Bed{Dir: first.Dir, DB: first.DB, Objects: first.Objects, Set: set}
@@ -191,7 +192,8 @@ func TestUpkeepBesidePushes(t *testing.T) {
 		}
 		made, refused = made+a.made, refused+a.refused
 	}
-	t.Logf("%d changes (%d of them refused, because garbage was needed), %d clones, %d rounds of upkeep", made, refused, clones.Load(), rounds.Load())
+	t.Logf("%d changes (%d of them refused, because garbage was needed), %d clones, %d rounds of upkeep", made, refused,
+		clones.Load(), rounds.Load())
 	all := allListed(t, first)
 	w := worker(first, restless)
 	w.now = func() time.Time { return time.Now().Add(time.Minute) }

@@ -1,13 +1,14 @@
-// Package upkeep does the background work of a server on its repositories: it joins packs, collects garbage, and removes cache
-// entries that have expired, packs that no repository lists, unneeded replicas, and old events.
+// Package upkeep does the background work of a server on its repositories: it joins packs, collects garbage, and
+// removes cache entries that have expired, packs that no repository lists, unneeded replicas, and old events.
 //
-// Any number of nodes do this work. Leases keep two nodes from doing the same work at the same time, which would be harmless but
-// useless: every result becomes visible by one transaction, which fails if the packs that it replaces are not listed any more, or if a
-// push may need an object that was removed. A node that dies leaves packs that no repository lists.
+// Any number of nodes do this work. Leases keep two nodes from doing the same work at the same time, which would be
+// harmless but useless: every result becomes visible by one transaction, which fails if the packs that it replaces are
+// not listed any more, or if a push may need an object that was removed. A node that dies leaves packs that no
+// repository lists.
 //
-// Objects that no ref reaches are garbage. The first collection that finds some moves them to a pack of their own, with the time in a
-// file .mtimes (a cruft pack of git); a collection after the grace period removes them. Packs that several repositories list stay as
-// they are.
+// Objects that no ref reaches are garbage. The first collection that finds some moves them to a pack of their own, with
+// the time in a file .mtimes (a cruft pack of git); a collection after the grace period removes them. Packs that
+// several repositories list stay as they are.
 package upkeep
 
 import (
@@ -35,8 +36,8 @@ type Options struct {
 	Account  string // id of the account in events
 	// MaxEntries is the maximum size in bytes of the values of all cache entries of a repository; 0: no limit.
 	MaxEntries int64
-	// Retention applies the rules of namespaces to their sessions, which it does under leases of its own. It is called once an hour; nil:
-	// never.
+	// Retention applies the rules of namespaces to their sessions, which it does under leases of its own. It is called
+	// once an hour; nil: never.
 	Retention func(ctx context.Context) error
 	Places    *places.Places // for the git processes of a round; nil: no limit
 	Times
@@ -51,13 +52,15 @@ type Times struct {
 	Grace    time.Duration // time for which garbage is kept
 	Unused   time.Duration // time for which a pack that no repository lists is kept; it must be longer than a push takes
 	History  time.Duration // time for which events and audit entries are kept
-	Lease    time.Duration // time after which another node can work on a repository whose node died; renewed three times within it
+	// time after which another node can work on a repository whose node died; renewed three times within it
+	Lease time.Duration
 }
 
 // Default returns the times of a server.
 func Default() Times {
 	return Times{
-		Interval: time.Minute, Crowd: 11, Large: defaultLarge, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour, Unused: 24 * time.Hour,
+		Interval: time.Minute, Crowd: 11, Large: defaultLarge, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour,
+		Unused:  24 * time.Hour,
 		History: 90 * 24 * time.Hour, Lease: defaultLease,
 	}
 }
@@ -141,7 +144,8 @@ func (w *Worker) drop(ctx context.Context) error {
 		return nil
 	}
 	w.dropped = now
-	return w.once(ctx, "history", func(ctx context.Context) error { return w.o.Records.Events.Drop(ctx, now.Add(-w.o.History)) })
+	return w.once(ctx, "history",
+		func(ctx context.Context) error { return w.o.Records.Events.Drop(ctx, now.Add(-w.o.History)) })
 }
 
 // keep applies the rules of namespaces, once an hour.
@@ -155,7 +159,8 @@ func (w *Worker) keep(ctx context.Context) error {
 }
 
 // each does a job on repositories, except those on which another node is working.
-func (w *Worker) each(ctx context.Context, what string, ids []string, job func(ctx context.Context, id string) error) error {
+func (w *Worker) each(ctx context.Context, what string, ids []string,
+	job func(ctx context.Context, id string) error) error {
 	var failed []error
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -227,7 +232,8 @@ func (w *Worker) sweep(ctx context.Context) error {
 	}
 }
 
-// remove removes a pack that no repository has listed since a time. If the process dies in the middle, the record remains.
+// remove removes a pack that no repository has listed since a time. If the process dies in the middle, the record
+// remains.
 func (w *Worker) remove(ctx context.Context, p records.Pack, before time.Time) error {
 	condemned, err := w.o.Records.Packs.Condemn(ctx, p.ID, before)
 	if err != nil || !condemned {

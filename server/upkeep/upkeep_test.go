@@ -104,7 +104,8 @@ func TestSharedPacksAreJoinedIfThereAreMany(t *testing.T) {
 
 func TestLargePacksGetBitmaps(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
-	w := worker(b, Times{Crowd: 100, Large: 1000, Check: time.Hour, Grace: time.Hour, Unused: time.Hour, History: time.Hour})
+	w := worker(b, Times{Crowd: 100, Large: 1000, Check: time.Hour, Grace: time.Hour, Unused: time.Hour,
+		History: time.Hour})
 	r := b.Create(t, "repo", object.SHA1)
 	files := map[string]gittest.File{}
 	for i := range 1200 {
@@ -119,7 +120,8 @@ func TestLargePacksGetBitmaps(t *testing.T) {
 	for range 2 {
 		do(t, w.Round(t.Context()))
 		packs := snapshot(t, b, r.ID).Packs
-		if n := len(slices.DeleteFunc(slices.Clone(packs), func(p records.Pack) bool { return !hasBitmap(p) })); n != 1 || len(packs) != 2 {
+		if n := len(slices.DeleteFunc(slices.Clone(packs), func(p records.Pack) bool { return !hasBitmap(p) })); n != 1 ||
+			len(packs) != 2 {
 			t.Errorf("%d packs, %d with a bitmap, want 2 and 1: %v", len(packs), n, packs)
 		}
 	}
@@ -276,7 +278,8 @@ func TestPlanIgnoresKeptPacks(t *testing.T) {
 		{pack: records.Pack{ID: "kept"}, ids: []object.ID{both}, reached: []bool{true}},
 	}, time.Now())
 	if len(p.rewritten) != 1 || p.rewritten[0].pack.ID != "rewritten" || !p.live[both] {
-		t.Errorf("plan: rewrites %d packs and keeps %v, want one pack, and the object of both packs", len(p.rewritten), p.live)
+		t.Errorf("plan: rewrites %d packs and keeps %v, want one pack, and the object of both packs",
+			len(p.rewritten), p.live)
 	}
 }
 

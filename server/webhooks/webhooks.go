@@ -1,9 +1,9 @@
 // Package webhooks delivers events to URLs of users.
 //
-// A delivery is a record, so it survives the process. Each node plans deliveries of new events and makes those that are due; while an
-// attempt is made, the delivery is not due for other nodes. A node that dies during an attempt leaves a delivery that another node
-// makes again: an event arrives at least once, and its id tells the receiver whether it has the event already. Events may
-// arrive in another order than they happened.
+// A delivery is a record, so it survives the process. Each node plans deliveries of new events and makes those that are
+// due; while an attempt is made, the delivery is not due for other nodes. A node that dies during an attempt leaves a
+// delivery that another node makes again: an event arrives at least once, and its id tells the receiver whether it has
+// the event already. Events may arrive in another order than they happened.
 //
 // Requests have the form of Standard Webhooks (standardwebhooks.com), for which there are libraries in most languages:
 //
@@ -11,10 +11,11 @@
 //	webhook-timestamp  time of the attempt, in seconds since 1970
 //	webhook-signature  v1,BASE64 of HMAC-SHA256 over "ID.TIMESTAMP.BODY"
 //
-// An attempt succeeds if the answer has a status of 200 to 299 within 10 s. Redirections are not followed. Failed attempts are repeated
-// with growing pauses; after the last one the delivery is dead, and a user can have it made again. A receiver that has failed several
-// times in a row gets one attempt at a time, so that it does not hold up the deliveries to others. For the same reason, a process makes
-// at most four attempts for a webhook, and eight for the webhooks of a namespace, at the same time.
+// An attempt succeeds if the answer has a status of 200 to 299 within 10 s. Redirections are not followed. Failed
+// attempts are repeated with growing pauses; after the last one the delivery is dead, and a user can have it made
+// again. A receiver that has failed several times in a row gets one attempt at a time, so that it does not hold up the
+// deliveries to others. For the same reason, a process makes at most four attempts for a webhook, and eight for the
+// webhooks of a namespace, at the same time.
 package webhooks
 
 import (
@@ -51,10 +52,12 @@ const (
 	maxAttempts = 16
 	maxPause    = time.Hour      // maximum time between two attempts
 	maxAge      = 24 * time.Hour // age of an event from which on its delivery is dead even after fewer attempts
-	maxAnswer   = 64 << 10       // maximum number of bytes of an answer that are read, so that the connection can be used again
-	failuresRow = 3              // number of failures in a row after which a receiver gets one attempt at a time
-	eachShare   = 4              // maximum number of running attempts of a webhook; twice as many for all webhooks of a namespace
-	prefix      = "whsec_"       // prefix of secrets in BASE64, as Standard Webhooks specifies
+	// maximum number of bytes of an answer that are read, so that the connection can be used again
+	maxAnswer   = 64 << 10
+	failuresRow = 3 // number of failures in a row after which a receiver gets one attempt at a time
+	// maximum number of running attempts of a webhook; twice as many for all webhooks of a namespace
+	eachShare = 4
+	prefix    = "whsec_" // prefix of secrets in BASE64, as Standard Webhooks specifies
 )
 
 // Store contains webhooks and their deliveries. *records.Webhooks implements it.
@@ -112,7 +115,8 @@ type receiver struct {
 
 // New returns a Sender that works until Close.
 func New(o Options) *Sender {
-	return start(o, pace{poll: time.Second, timeout: 10 * time.Second, hold: time.Minute, first: 5 * time.Second, workers: 16})
+	return start(o, pace{poll: time.Second, timeout: 10 * time.Second, hold: time.Minute,
+		first: 5 * time.Second, workers: 16})
 }
 
 func start(o Options, p pace) *Sender {
@@ -122,9 +126,10 @@ func start(o Options, p pace) *Sender {
 	}
 	s := &Sender{
 		o: o, pace: p, free: make(chan struct{}, p.workers), ended: make(chan struct{}, 1), receivers: map[string]*receiver{},
-		client: &http.Client{Transport: transport, Timeout: p.timeout, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		}},
+		client: &http.Client{Transport: transport, Timeout: p.timeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				return http.ErrUseLastResponse
+			}},
 	}
 	for range p.workers {
 		s.free <- struct{}{}
@@ -188,7 +193,8 @@ func (s *Sender) sleep(tick <-chan time.Time) bool {
 	}
 }
 
-// begin begins deliveries that are due, as many as can be made at the same time. The result more reports whether there may be others.
+// begin begins deliveries that are due, as many as can be made at the same time. The result more reports whether there
+// may be others.
 func (s *Sender) begin() (more bool, err error) {
 	if err := s.o.Store.Plan(s.ctx); err != nil {
 		return false, err
@@ -241,7 +247,8 @@ func (s *Sender) shares(room int) records.Shares {
 			continue
 		}
 		shares.Hooks = append(shares.Hooks, id)
-		if of[r.hook.Namespace] += r.busy; of[r.hook.Namespace] > eachShare && !slices.Contains(shares.Namespaces, r.hook.Namespace) {
+		if of[r.hook.Namespace] += r.busy; of[r.hook.Namespace] > eachShare &&
+			!slices.Contains(shares.Namespaces, r.hook.Namespace) {
 			shares.Namespaces = append(shares.Namespaces, r.hook.Namespace)
 		}
 	}
@@ -330,7 +337,8 @@ func (s *Sender) deliver(h records.Webhook, d records.Delivery) {
 		d.Error = err.Error()
 		if d.Dead = d.Attempts >= maxAttempts || errors.Is(err, errGone) || s.tooOld(d); d.Dead {
 			s.dead.Add(1)
-			s.o.Log.Info("gave up a delivery to a webhook", zap.String("webhook", h.ID), zap.Int64("event", d.Event.Seq), zap.Error(err))
+			s.o.Log.Info("gave up a delivery to a webhook", zap.String("webhook", h.ID), zap.Int64("event", d.Event.Seq),
+				zap.Error(err))
 		}
 		err = s.o.Store.Failed(s.ctx, d)
 	}
@@ -344,8 +352,8 @@ func (s *Sender) pauses() backoff.Backoff {
 	return backoff.Backoff{First: s.pace.first, Longest: maxPause}
 }
 
-// pause returns the time until the next attempt after a number of failures. Only a quarter of it is random, so that all attempts together
-// take as long as the documentation promises.
+// pause returns the time until the next attempt after a number of failures. Only a quarter of it is random, so that all
+// attempts together take as long as the documentation promises.
 func (s *Sender) pause(attempts int) time.Duration {
 	d := s.pauses().Limit(attempts)
 	return d - mathrand.N(d/4+1)
@@ -418,7 +426,8 @@ func Sign(secret, id string, at time.Time, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// Key returns the key of a secret: the decoded bytes after whsec_, or the bytes of the text itself if it does not begin with whsec_.
+// Key returns the key of a secret: the decoded bytes after whsec_, or the bytes of the text itself if it does not begin
+// with whsec_.
 func Key(secret string) ([]byte, error) {
 	if encoded, ok := strings.CutPrefix(secret, prefix); ok {
 		key, err := base64.StdEncoding.DecodeString(encoded)

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var quick = pace{poll: 5 * time.Millisecond, timeout: 500 * time.Millisecond, hold: time.Second, first: time.Millisecond, workers: 4}
+var quick = pace{poll: 5 * time.Millisecond, timeout: 500 * time.Millisecond, hold: time.Second,
+	first: time.Millisecond, workers: 4}
 
 const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
 
@@ -79,7 +80,8 @@ func (w *world) open() *records.DB {
 
 func (w *world) hook(id, url string, types ...string) {
 	w.t.Helper()
-	if err := w.db.Webhooks.Create(w.t.Context(), records.Webhook{ID: id, Namespace: "ns", Types: types, URL: url, Secret: secret}, records.Cause{}); err != nil {
+	if err := w.db.Webhooks.Create(w.t.Context(),
+		records.Webhook{ID: id, Namespace: "ns", Types: types, URL: url, Secret: secret}, records.Cause{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -87,7 +89,8 @@ func (w *world) hook(id, url string, types ...string) {
 // send starts a Sender.
 func (w *world) send(db *records.DB, p pace, private bool) *Sender {
 	w.t.Helper()
-	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, Dialer: egress.Dialer{AllowPrivate: private}, Log: w.log}, p)
+	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, Dialer: egress.Dialer{AllowPrivate: private},
+		Log: w.log}, p)
 	w.t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -97,7 +100,8 @@ func (w *world) happen(n int) {
 	w.t.Helper()
 	var list []records.Event
 	for i := range n {
-		list = append(list, events.Cloned(events.Stamp{Account: "acc", Time: time.Now()}, records.Repo{Namespace: "ns", Name: fmt.Sprint("r", i)}))
+		list = append(list, events.Cloned(events.Stamp{Account: "acc", Time: time.Now()},
+			records.Repo{Namespace: "ns", Name: fmt.Sprint("r", i)}))
 	}
 	if err := w.db.Events.Add(w.t.Context(), list); err != nil {
 		w.t.Fatal(err)
@@ -137,14 +141,16 @@ func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, at := r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp")
 	mac := hmac.New(sha256.New, []byte("0123456789abcdef"))
 	mac.Write([]byte(id + "." + at + "." + string(text)))
-	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); err != nil || r.Header.Get("webhook-signature") != want {
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); err != nil ||
+		r.Header.Get("webhook-signature") != want {
 		b.t.Errorf("signature is %q, want %q (%v)", r.Header.Get("webhook-signature"), want, err)
 	}
 	var e struct {
 		Type     string
 		Metadata struct{ EventSubscriptionID string }
 	}
-	if err := json.Unmarshal(text, &e); err != nil || e.Type != r.Header.Get("Artifactfs-Event") || !strings.HasPrefix(id, e.Metadata.EventSubscriptionID+"-") {
+	if err := json.Unmarshal(text, &e); err != nil || e.Type != r.Header.Get("Artifactfs-Event") ||
+		!strings.HasPrefix(id, e.Metadata.EventSubscriptionID+"-") {
 		b.t.Errorf("body %s of type %s (%v)", text, r.Header.Get("Artifactfs-Event"), err)
 	}
 	b.mu.Lock()
@@ -202,7 +208,8 @@ func TestEventsAreDeliveredOnceBySeveralNodes(t *testing.T) {
 	m.Flush()
 	if all, err := metricstest.Parse(text.String()); err != nil {
 		t.Error(err)
-	} else if got, _ := metricstest.Value(all, "artifactfs_server_webhook_attempts_total", "result", "delivered"); int64(got) != senders[0].delivered.Load() {
+	} else if got, _ := metricstest.Value(all, "artifactfs_server_webhook_attempts_total", "result",
+		"delivered"); int64(got) != senders[0].delivered.Load() {
 		t.Errorf("metric %v", got)
 	}
 }
@@ -381,7 +388,8 @@ func TestPausesGrow(t *testing.T) {
 // Webhooks.
 func TestSignatureOfTheSpecification(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-	got := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	got := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0),
+		[]byte(`{"test": 2432232314}`))
 	if got != want {
 		t.Errorf("signature %s, want %s", got, want)
 	}

@@ -1,8 +1,9 @@
-// Package agenthook connects coding agents with a session. It writes hooks into the configuration of an agent (Install, Uninstall),
-// parses the events that the agent then sends (Parse), and finds the commits that the agent has made (Commits).
+// Package agenthook connects coding agents with a session. It writes hooks into the configuration of an agent (Install,
+// Uninstall), parses the events that the agent then sends (Parse), and finds the commits that the agent has made
+// (Commits).
 //
-// For each event, the agent runs `artifactfs session hook NAME` with the event as JSON on standard input. The formats of events and
-// configuration files are those of the agents' public documentation as of 2026:
+// For each event, the agent runs `artifactfs session hook NAME` with the event as JSON on standard input. The formats
+// of events and configuration files are those of the agents' public documentation as of 2026:
 //
 //	claude    .claude/settings.local.json, "hooks"; UserPromptSubmit, PreToolUse, PostToolUse, Stop, ...
 //	codex     .codex/hooks.json, same structure; Codex runs a hook only after its user has approved it
@@ -45,8 +46,8 @@ func ParseAgent(name string) (Agent, error) {
 // Timeout is the maximum time that a hook takes for one event. The agent waits during this time.
 const Timeout = 10 * time.Second
 
-// grace is the difference between the timeout in the agent's configuration and Timeout. An agent kills a hook that exceeds the
-// configured timeout, so the hook must end earlier.
+// grace is the difference between the timeout in the agent's configuration and Timeout. An agent kills a hook that
+// exceeds the configured timeout, so the hook must end earlier.
 const grace = 5 * time.Second
 
 // configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
@@ -68,7 +69,8 @@ var configurations = map[Agent]configuration{
 	Claude: {
 		path: ".claude/settings.local.json",
 		events: []configured{
-			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true}, {name: "PostToolUse", tool: true},
+			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
+			{name: "PostToolUse", tool: true},
 			{name: "PostToolUseFailure", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
 		},
 		unit: time.Second,
@@ -76,7 +78,8 @@ var configurations = map[Agent]configuration{
 	Codex: {
 		path: ".codex/hooks.json",
 		events: []configured{
-			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true}, {name: "PostToolUse", tool: true}, {name: "Stop"},
+			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
+			{name: "PostToolUse", tool: true}, {name: "Stop"},
 		},
 		unit: time.Second,
 	},
@@ -92,14 +95,18 @@ var configurations = map[Agent]configuration{
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
 
-// readers are the agents' built-in tools that change no file, so no checkpoint is made before one of them runs. Any tool that is
-// not listed, such as a tool of an MCP server, may change files.
+// readers are the agents' built-in tools that change no file, so no checkpoint is made before one of them runs. Any
+// tool that is not listed, such as a tool of an MCP server, may change files.
 var readers = map[Agent][]string{
-	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet",
-		"TaskList", "TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch",
+	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite",
+		"TaskCreate", "TaskGet",
+		"TaskList", "TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode",
+		"ExitPlanMode", "ToolSearch",
 		"ListMcpResourcesTool", "ReadMcpResourceTool"},
 	Codex: {"update_plan", "view_image", "web_search"},
-	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search", "google_web_search", "web_fetch",
+	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search",
+		"google_web_search", "web_fetch",
 		"write_todos", "ask_user", "get_internal_docs"},
-	OpenCode: {"read", "grep", "glob", "list", "webfetch", "websearch", "codesearch", "todoread", "todowrite", "question", "lsp", "skill"},
+	OpenCode: {"read", "grep", "glob", "list", "webfetch", "websearch", "codesearch", "todoread", "todowrite", "question",
+		"lsp", "skill"},
 }

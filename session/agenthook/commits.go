@@ -27,15 +27,15 @@ type Turn struct {
 // events were received (firedDir).
 const hooksDir = "artifactfs-hooks"
 
-// turnFile returns the path of the file that stores the state of a conversation. The file is named by a hash, because agents
-// may use any string as the name of a conversation.
+// turnFile returns the path of the file that stores the state of a conversation. The file is named by a hash, because
+// agents may use any string as the name of a conversation.
 func turnFile(gitDir, conversation string) string {
 	sum := sha256.Sum256([]byte(conversation))
 	return filepath.Join(gitDir, hooksDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns the stored state of a conversation. If no state is stored, known is false and the field Reflog of the result is
-// the present size of the reflog, because the commits in the reflog were not made in this conversation.
+// LoadTurn returns the stored state of a conversation. If no state is stored, known is false and the field Reflog of
+// the result is the present size of the reflog, because the commits in the reflog were not made in this conversation.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
@@ -87,7 +87,8 @@ const maxReflog = 1 << 20
 
 // commitPrefixes lists the prefixes of the reflog messages that git writes when it creates a commit. A message with
 // another prefix means that HEAD was set to an existing commit.
-var commitPrefixes = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
+var commitPrefixes = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)",
+	"rebase (squash)",
 	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
 // Commits returns the commits that were made in the git directory since the previous call, oldest first. It reads the

@@ -136,8 +136,8 @@ func (e Event) Title() string {
 	return string(e.Kind)
 }
 
-// subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It returns
-// "" if there is no such argument.
+// subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It
+// returns "" if there is no such argument.
 func (e Event) subject() string {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(e.Input, &args) != nil {
@@ -181,7 +181,8 @@ type record struct {
 // Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
 func (e Event) Record() (string, error) {
 	r := record{
-		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString), Tool: e.Tool, Call: e.Call,
+		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString),
+		Tool: e.Tool, Call: e.Call,
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed,
 	}
 	// The roles are those of the usual chat formats.
@@ -199,8 +200,8 @@ func (e Event) Record() (string, error) {
 	return string(text), err
 }
 
-// shorten returns a decoded JSON value in which long strings are shortened. If the result is still longer than maxValue,
-// shorten returns the text of the result, shortened, as a string.
+// shorten returns a decoded JSON value in which long strings are shortened. If the result is still longer than
+// maxValue, shorten returns the text of the result, shortened, as a string.
 func shorten(v json.RawMessage) any {
 	if v == nil {
 		return nil
@@ -236,8 +237,8 @@ func shortenStrings(v any) any {
 	return v
 }
 
-// cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, and between them a note with
-// the number of bytes that were left out.
+// cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, and between them a
+// note with the number of bytes that were left out.
 func cut(s string, max int) string {
 	if len(s) <= max {
 		return s

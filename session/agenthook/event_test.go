@@ -36,7 +36,8 @@ func TestParseEvents(t *testing.T) {
 			t.Errorf("%s: got tool call %+v and result %+v", a, seen[ToolCall], seen[ToolResult])
 		}
 	}
-	read, err := Parse(Claude, []byte(`{"hook_event_name":"PreToolUse","tool_name":"Read","tool_input":{"file_path":"a"}}`))
+	read, err := Parse(Claude,
+		[]byte(`{"hook_event_name":"PreToolUse","tool_name":"Read","tool_input":{"file_path":"a"}}`))
 	if err != nil || read.Changes() {
 		t.Errorf("a Read counts as a change: %+v, error %v", read, err)
 	}
@@ -53,7 +54,8 @@ func TestParseEvents(t *testing.T) {
 // TestRecordIsBounded checks that the size of a record has a limit, however much output a tool has.
 func TestRecordIsBounded(t *testing.T) {
 	long := strings.Repeat("é", 1<<20)
-	output, err := json.Marshal(map[string]any{"stdout": long, "list": strings.Split(strings.Repeat("word ", 100_000), " ")})
+	output, err := json.Marshal(map[string]any{"stdout": long,
+		"list": strings.Split(strings.Repeat("word ", 100_000), " ")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,15 +85,18 @@ func TestCommits(t *testing.T) {
 		}
 	}
 	line := func(old, new, message string) string {
-		return strings.Repeat(old, 40) + " " + strings.Repeat(new, 40) + " A U <a@example> 1700000000 +0000\t" + message + "\n"
+		return strings.Repeat(old, 40) + " " + strings.Repeat(new, 40) + " A U <a@example> 1700000000 +0000\t" +
+			message + "\n"
 	}
 	add(line("0", "a", "clone: from x"), line("a", "b", "commit: earlier"))
 	turn, known, err := LoadTurn(dir, "one")
 	if known || err != nil {
 		t.Fatalf("a new conversation: got known %v, error %v", known, err)
 	}
-	add(line("b", "c", "commit: fix"), line("c", "d", "commit (amend): fix"), line("d", "a", "checkout: moving from main to a"),
-		line("a", "e", "merge x: Fast-forward"), line("e", "f", "merge y: Merge made by the 'ort' strategy."), strings.TrimSuffix(line("f", "1", "commit: half"), "\n"))
+	add(line("b", "c", "commit: fix"), line("c", "d", "commit (amend): fix"),
+		line("d", "a", "checkout: moving from main to a"),
+		line("a", "e", "merge x: Fast-forward"), line("e", "f", "merge y: Merge made by the 'ort' strategy."),
+		strings.TrimSuffix(line("f", "1", "commit: half"), "\n"))
 	made, err := turn.Commits(dir)
 	if got, want := initials(made), "cdf"; got != want || err != nil {
 		t.Errorf("commits made: got %s, want %s, error %v", got, want, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// plugin is the text of the plugin for opencode. Install replaces the word COMMAND in it by the shell command of the hook, as a JSON
-// string.
+// plugin is the text of the plugin for opencode. Install replaces the word COMMAND in it by the shell command of the
+// hook, as a JSON string.
 //
 //go:embed opencode.js
 var plugin string
@@ -32,9 +32,10 @@ type Change struct {
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
 const maxSettings = 4 << 20
 
-// Install adds hooks to the configuration of an agent in the directory dir. The hooks run program, which is the beginning of
-// a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install creates the
-// file, it adds the file to the repository's info/exclude, because the configuration is meant only for this machine.
+// Install adds hooks to the configuration of an agent in the directory dir. The hooks run program, which is the
+// beginning of a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If
+// Install creates the file, it adds the file to the repository's info/exclude, because the configuration is meant only
+// for this machine.
 func Install(dir string, a Agent, program string) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -83,8 +84,8 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 // pluginMark is the beginning of the plugin. It distinguishes the plugin from another file of the same name.
 const pluginMark = "// artifactfs session hooks"
 
-// Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the configuration file if it contains
-// nothing else, and directories that are empty afterwards.
+// Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the configuration file if
+// it contains nothing else, and directories that are empty afterwards.
 func Uninstall(dir string, a Agent) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -126,8 +127,8 @@ func Uninstall(dir string, a Agent) (Change, error) {
 	return change, include(dir, c.path)
 }
 
-// Installed reports whether the agent's configuration in the directory dir contains hooks of artifactfs. It also returns the
-// path of the file.
+// Installed reports whether the agent's configuration in the directory dir contains hooks of artifactfs. It also
+// returns the path of the file.
 func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	path = filepath.Join(dir, configurations[a].path)
 	text, err := readSettings(path)
@@ -188,8 +189,8 @@ func tracked(dir, path string) bool {
 // excludeMark is the comment line before the line that Install adds to info/exclude.
 const excludeMark = "# artifactfs session hooks\n"
 
-// excluded returns the name of info/exclude, and the lines in this file that exclude path, which is relative to dir. ok is
-// false if dir is not in a git repository.
+// excluded returns the name of info/exclude, and the lines in this file that exclude path, which is relative to dir. ok
+// is false if dir is not in a git repository.
 func excluded(dir, path string) (file, lines string, ok bool) {
 	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
 	file, prefix, found := strings.Cut(out, "\n")

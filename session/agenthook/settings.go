@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// value is a JSON value with its position in the text of a settings file. The file is edited as text, so that the rest of the
-// file keeps its order, its numbers and its white space.
+// value is a JSON value with its position in the text of a settings file. The file is edited as text, so that the rest
+// of the file keeps its order, its numbers and its white space.
 type value struct {
 	start, end int // offsets of the first byte of the value and of the byte after the value
 	// kind is '{' or '[' for an object or array, and zero for other values.
@@ -46,8 +46,8 @@ func parseSettings(text []byte) (value, error) {
 	return root, nil
 }
 
-// parseValue reads the next value from d, which decodes text. The parameter depth is the number of arrays and objects that contain
-// the value.
+// parseValue reads the next value from d, which decodes text. The parameter depth is the number of arrays and objects
+// that contain the value.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, fmt.Errorf("JSON is nested deeper than %d", maxDepth)
@@ -99,8 +99,8 @@ func (v value) index(key string) int {
 	return slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
 }
 
-// at looks up the first of the keys in v, each further key in the value that was found for the previous key, and returns the last
-// value. It returns false if one of the keys is missing.
+// at looks up the first of the keys in v, each further key in the value that was found for the previous key, and
+// returns the last value. It returns false if one of the keys is missing.
 func (v value) at(keys ...string) (value, bool) {
 	for _, key := range keys {
 		i := v.index(key)
@@ -112,8 +112,9 @@ func (v value) at(keys ...string) (value, bool) {
 	return v, true
 }
 
-// add returns text with item added as the last member of the object or array in the parameter to, which is a value in text.
-// Each line of item is indented by depth levels. The other bytes of text are kept, so that remove can undo add exactly.
+// add returns text with item added as the last member of the object or array in the parameter to, which is a value in
+// text. Each line of item is indented by depth levels. The other bytes of text are kept, so that remove can undo add
+// exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
@@ -155,7 +156,8 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 		hooks, ok := root.at("hooks")
 		switch {
 		case !ok:
-			text = add(text, root, "\"hooks\": {\n  "+quote(e.name)+": [\n    "+strings.ReplaceAll(group, "\n", "\n    ")+"\n  ]\n}", 1)
+			text = add(text, root, "\"hooks\": {\n  "+quote(e.name)+": [\n    "+strings.ReplaceAll(group, "\n", "\n    ")+
+				"\n  ]\n}", 1)
 			continue
 		case hooks.kind != '{':
 			return nil, errors.New(`member "hooks" is not an object`)
@@ -205,8 +207,8 @@ func quote(s string) string {
 	return string(q)
 }
 
-// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks. It also removes
-// objects and arrays that are empty afterwards.
+// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks. It
+// also removes objects and arrays that are empty afterwards.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	// Each removal changes the offsets after it, so the text is parsed again until no hook is left.
 	for {
@@ -252,5 +254,6 @@ func isOurs(group value, a Agent) bool {
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 
-// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by this suffix.
+// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by this
+// suffix.
 func commandSuffix(a Agent) string { return " session hook " + string(a) }

@@ -65,8 +65,10 @@ func TestUninstallRestoresSettings(t *testing.T) {
 }
 
 func TestInstallRefusesWhatItCannotRead(t *testing.T) {
-	for _, before := range []string{"[]", "{} {}", "{", `{"hooks": []}`, `{"hooks": {"PreToolUse": {}}}`, "// comment\n{}"} {
-		if after, err := configurations[Claude].install([]byte(before), Claude, "artifactfs session hook claude"); err == nil {
+	for _, before := range []string{"[]", "{} {}", "{", `{"hooks": []}`, `{"hooks": {"PreToolUse": {}}}`,
+		"// comment\n{}"} {
+		if after, err := configurations[Claude].install([]byte(before), Claude,
+			"artifactfs session hook claude"); err == nil {
 			t.Errorf("install into %q succeeded and wrote %s", before, after)
 		}
 	}
@@ -137,7 +139,9 @@ func TestOpenCodePlugin(t *testing.T) {
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$*\" = 'session hook opencode' ] || exit 1\ncat >>"+dir+"/events\necho >>"+dir+"/events\n"), 0o755); err != nil {
+	if err := os.WriteFile(program,
+		[]byte("#!/bin/sh\n[ \"$*\" = 'session hook opencode' ] || exit 1\ncat >>"+dir+"/events\necho >>"+dir+"/events\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	change, err := Install(dir, OpenCode, program)

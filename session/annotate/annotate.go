@@ -2,8 +2,8 @@
 // commit, a file or lines of a file. The functions parse and merge annotations, and find an annotated line in another
 // version of the file. Package reffile reads and writes the file with the annotations on a session remote.
 //
-// The annotations of a session are lines of JSON in the file LogFile of the ref session.AnnotationsRef, sorted by id. Each line is
-// one act, which is never changed:
+// The annotations of a session are lines of JSON in the file LogFile of the ref session.AnnotationsRef, sorted by id.
+// Each line is one act, which is never changed:
 //
 //	{"v":1,"id":"01M8...","time":"...","actor":"alice","op":"open","thread":"01M8...","on":{...},"text":"..."}
 //
@@ -196,7 +196,8 @@ func Append(file []byte, a Act, now time.Time) ([]byte, Act, error) {
 	if n := len(acts); n > 0 {
 		after = session.CheckpointID(acts[n-1].ID)
 	}
-	a.Version, a.Time, a.ID = version, now.UTC().Truncate(time.Millisecond), string(session.NewCheckpointIDAfter(now, after))
+	a.Version, a.Time, a.ID = version, now.UTC().Truncate(time.Millisecond),
+		string(session.NewCheckpointIDAfter(now, after))
 	if a.Op == Open {
 		a.Thread = a.ID
 	} else if _, err := Find(Threads(acts), a.Thread); err != nil {

@@ -30,13 +30,15 @@ func add(t testing.TB, file *[]byte, a Act) string {
 func TestThreads(t *testing.T) {
 	var file []byte
 	one := add(t, &file, Act{Op: Open, On: &Place{}, Text: "first"})
-	two := add(t, &file, Act{Op: Open, On: &Place{Path: "a", Blob: "b", Tree: "t", Line: 2, End: 3}, Text: "second <&>\nof two lines"})
+	two := add(t, &file, Act{Op: Open, On: &Place{Path: "a", Blob: "b", Tree: "t", Line: 2, End: 3},
+		Text: "second <&>\nof two lines"})
 	reply := add(t, &file, Act{Op: Reply, Thread: one, Actor: "bob", Text: "why?"})
 	add(t, &file, Act{Op: Resolve, Thread: one})
 	add(t, &file, Act{Op: Resolve, Thread: two, Text: "done"})
 	add(t, &file, Act{Op: Reopen, Thread: two})
 	all := Threads(Parse(file))
-	if len(all) != 2 || all[0].ID != one || !all[0].Resolved || len(all[0].Acts) != 3 || all[1].Resolved || len(all[1].Acts) != 3 ||
+	if len(all) != 2 || all[0].ID != one || !all[0].Resolved || len(all[0].Acts) != 3 || all[1].Resolved ||
+		len(all[1].Acts) != 3 ||
 		all[1].On.End != 3 || all[1].Acts[0].Text != "second <&>\nof two lines" || all[0].Acts[1].Actor != "bob" {
 		t.Errorf("threads: got %+v", all)
 	}
@@ -48,7 +50,8 @@ func TestThreads(t *testing.T) {
 			t.Errorf("find %s: got %s and %v, want %s", text, got.ID, err, want)
 		}
 	}
-	for text, want := range map[string]error{"": ErrNoThread, "01M80Q4Z50EZKC5YR3HTMPRYYQ": ErrNoThread, one[:8]: ErrAmbiguous} {
+	for text, want := range map[string]error{"": ErrNoThread, "01M80Q4Z50EZKC5YR3HTMPRYYQ": ErrNoThread,
+		one[:8]: ErrAmbiguous} {
 		if _, err := Find(all, text); !errors.Is(err, want) {
 			t.Errorf("find %q: got %v, want %v", text, err, want)
 		}
@@ -78,7 +81,8 @@ func TestInvalidActsAreRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrInvalid", name, err)
 		}
 	}
-	if _, _, err := Append(file, Act{Op: Reply, Actor: "a", Thread: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Text: "x"}, start); !errors.Is(err, ErrNoThread) {
+	if _, _, err := Append(file, Act{Op: Reply, Actor: "a", Thread: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Text: "x"},
+		start); !errors.Is(err, ErrNoThread) {
 		t.Errorf("reply to a thread that does not exist: got %v", err)
 	}
 	full := bytes.Repeat([]byte("x\n"), MaxFile/2)
@@ -93,8 +97,10 @@ func TestLaterVersionsAreKept(t *testing.T) {
 	var file []byte
 	one := add(t, &file, Act{Op: Open, On: &Place{}, Text: "first"})
 	later := []string{
-		`{"v":2,"id":"01M80Q4Z50EZKC5YR3HTMPRYYQ","time":"2026-03-01T12:00:00Z","actor":"a","op":"like","thread":"` + one + `"}`,
-		`{"v":2,"id":"01M80Q4Z50EZKC5YR3HTMPRYYR","time":"2026-03-01T12:00:00Z","actor":"a","op":"reply","thread":"` + one + `","text":"x","mood":{"a":[1]}}`,
+		`{"v":2,"id":"01M80Q4Z50EZKC5YR3HTMPRYYQ","time":"2026-03-01T12:00:00Z","actor":"a","op":"like","thread":"` + one +
+			`"}`,
+		`{"v":2,"id":"01M80Q4Z50EZKC5YR3HTMPRYYR","time":"2026-03-01T12:00:00Z","actor":"a","op":"reply","thread":"` + one +
+			`","text":"x","mood":{"a":[1]}}`,
 		`{"v":3,"id":"7ZZ","what":true}`,
 		`not JSON`,
 	}
@@ -105,7 +111,8 @@ func TestLaterVersionsAreKept(t *testing.T) {
 			t.Errorf("line is missing after an act was added: %s", line)
 		}
 	}
-	if all := Threads(Parse(file)); len(all) != 1 || !all[0].Resolved || len(all[0].Acts) != 3 || all[0].Acts[0].ID != one {
+	if all := Threads(Parse(file)); len(all) != 1 || !all[0].Resolved || len(all[0].Acts) != 3 ||
+		all[0].Acts[0].ID != one {
 		t.Errorf("threads: got %+v, want one with three acts", all)
 	}
 }
@@ -130,7 +137,8 @@ func TestMergeLosesNothing(t *testing.T) {
 				}
 			}
 		}
-		slices.SortFunc(want, func(a, b string) int { return strings.Compare(Parse([]byte(a))[0].ID, Parse([]byte(b))[0].ID) })
+		slices.SortFunc(want,
+			func(a, b string) int { return strings.Compare(Parse([]byte(a))[0].ID, Parse([]byte(b))[0].ID) })
 		first := Merge(Merge(copies[0], copies[1]), copies[2])
 		other := Merge(copies[2], Merge(copies[1], Merge(copies[0], copies[1])))
 		if got := strings.Join(want, "\n") + "\n"; string(first) != got || !bytes.Equal(first, other) {
@@ -173,7 +181,8 @@ func TestQuote(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":"01M80Q4Z50EZKC5YR3HTMPRYYQ","time":"2026-03-01T12:00:00Z","actor":"a","op":"open",`+
-		`"thread":"01M80Q4Z50EZKC5YR3HTMPRYYQ","on":{"path":"a","blob":"b","tree":"c","line":1,"end":2},"text":"x"}`+"\n"), []byte("x\n"))
+		`"thread":"01M80Q4Z50EZKC5YR3HTMPRYYQ","on":{"path":"a","blob":"b","tree":"c","line":1,"end":2},"text":"x"}`+"\n"),
+		[]byte("x\n"))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		Threads(Parse(a))
 		merged := Merge(a, b)

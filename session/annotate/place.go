@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// MaxLined is the maximum size in bytes of a file whose lines can be annotated. Git on a server compares no larger files, so it
-// could not follow the lines.
+// MaxLined is the maximum size in bytes of a file whose lines can be annotated. Git on a server compares no larger
+// files, so it could not follow the lines.
 const MaxLined = 16 << 20
 
 var (

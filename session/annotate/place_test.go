@@ -43,7 +43,8 @@ func TestOn(t *testing.T) {
 		first, last int
 		want        error
 	}{
-		"no file": {files, "x", 0, 0, ErrNoFile}, "directory": {files, "d", 0, 0, ErrNotFile}, "large file": {large, "f", 1, 0, ErrLines},
+		"no file": {files, "x", 0, 0, ErrNoFile}, "directory": {files, "d", 0, 0, ErrNotFile},
+		"large file":         {large, "f", 1, 0, ErrLines},
 		"line after the end": {files, "f", 3, 4, ErrInvalid}, "line before the beginning": {files, "f", -1, 0, ErrInvalid},
 	} {
 		if _, err := On(t.Context(), c.files, at, id("3"), c.path, c.first, c.last); !errors.Is(err, c.want) {
@@ -65,7 +66,8 @@ func TestAdd(t *testing.T) {
 	if err != nil || made.Thread != one || !thread.Resolved || len(thread.Acts) != 2 {
 		t.Errorf("resolved thread: got %+v, %+v, %v", made, thread, err)
 	}
-	if _, _, _, err = Add(file, Act{Op: Reply, Actor: "bob", Thread: "7ZZ", Text: "x"}, start); !errors.Is(err, ErrNoThread) {
+	if _, _, _, err = Add(file, Act{Op: Reply, Actor: "bob", Thread: "7ZZ", Text: "x"}, start); !errors.Is(err,
+		ErrNoThread) {
 		t.Errorf("reply to no thread: got %v", err)
 	}
 }

@@ -15,10 +15,11 @@ type State string
 
 // The states of an annotation.
 const (
-	Same     State = "same"     // the file has the path and the contents that it had when it was annotated
-	Moved    State = "moved"    // the file has another path or other contents; all or some of the lines still exist
-	Outdated State = "outdated" // the file, or all of the lines, do not exist in the tree; Path and Blob are those of the file, if any
-	Unknown  State = "unknown"  // objects that are needed to find the lines are not available
+	Same  State = "same"  // the file has the path and the contents that it had when it was annotated
+	Moved State = "moved" // the file has another path or other contents; all or some of the lines still exist
+	// the file, or all of the lines, do not exist in the tree; Path and Blob are those of the file, if any
+	Outdated State = "outdated"
+	Unknown  State = "unknown" // objects that are needed to find the lines are not available
 )
 
 // Now is the position of an annotation in a tree. Path, Blob, Line and End have the meaning of the fields of Place.

@@ -58,15 +58,22 @@ func TestWhere(t *testing.T) {
 		files memory
 		want  Now
 	}{
-		"same":                    {lines, memory{entries: map[string]object.ID{"a": one}}, Now{Same, "a", one, 5, 7}},
-		"lines added above":       {lines, memory{entries: map[string]object.ID{"a": two}, hunks: above}, Now{Moved, "a", two, 7, 9}},
-		"renamed":                 {lines, memory{entries: map[string]object.ID{"b": one}, renamed: "b"}, Now{Moved, "b", one, 5, 7}},
-		"renamed and lines added": {lines, memory{entries: map[string]object.ID{"b": two}, renamed: "b", hunks: above}, Now{Moved, "b", two, 7, 9}},
-		"removed":                 {lines, memory{}, Now{State: Outdated}},
-		"lines removed":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []diff.Hunk{{From: 5, Removed: 3}}}, Now{Outdated, "a", two, 0, 0}},
-		"one line left":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []diff.Hunk{{From: 4, Removed: 2, Added: 1}, {From: 7, Removed: 1, Added: 1}}}, Now{Moved, "a", two, 5, 5}},
-		"not a text":              {lines, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Outdated, "a", two, 0, 0}},
-		"file":                    {file, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Moved, "a", two, 0, 0}},
+		"same": {lines, memory{entries: map[string]object.ID{"a": one}}, Now{Same, "a", one, 5, 7}},
+		"lines added above": {lines, memory{entries: map[string]object.ID{"a": two}, hunks: above},
+			Now{Moved, "a", two, 7, 9}},
+		"renamed": {lines, memory{entries: map[string]object.ID{"b": one}, renamed: "b"},
+			Now{Moved, "b", one, 5, 7}},
+		"renamed and lines added": {lines, memory{entries: map[string]object.ID{"b": two}, renamed: "b", hunks: above},
+			Now{Moved, "b", two, 7, 9}},
+		"removed": {lines, memory{}, Now{State: Outdated}},
+		"lines removed": {lines, memory{entries: map[string]object.ID{"a": two},
+			hunks: []diff.Hunk{{From: 5, Removed: 3}}}, Now{Outdated, "a", two, 0, 0}},
+		"one line left": {lines, memory{entries: map[string]object.ID{"a": two},
+			hunks: []diff.Hunk{{From: 4, Removed: 2, Added: 1}, {From: 7, Removed: 1, Added: 1}}}, Now{Moved, "a", two, 5, 5}},
+		"not a text": {lines, memory{entries: map[string]object.ID{"a": two}, binary: true},
+			Now{Outdated, "a", two, 0, 0}},
+		"file": {file, memory{entries: map[string]object.ID{"a": two}, binary: true},
+			Now{Moved, "a", two, 0, 0}},
 	} {
 		if got, err := Where(t.Context(), c.files, c.on, id("4")); err != nil || got != c.want {
 			t.Errorf("%s: got %+v and %v, want %+v", name, got, err, c.want)

@@ -76,8 +76,10 @@ type Subject struct {
 	Files      string `json:"files,omitempty"`      // tree of that checkpoint; "" in records of older versions
 	Tree       string `json:"tree"`                 // tree of the branch after the change, or of the checkpoint to delete
 	Target     string `json:"target,omitempty"`     // full name of the branch; "" for Delete
-	Base       string `json:"base,omitempty"`       // commit of the branch before the change; "" if the branch does not exist
-	// Commit is HEAD of the checkpoint, whose history was reviewed with the tree; "" if there was no commit, and in records of older versions.
+	// commit of the branch before the change; "" if the branch does not exist
+	Base string `json:"base,omitempty"`
+	// Commit is HEAD of the checkpoint, whose history was reviewed with the tree; "" if there was no commit, and in
+	// records of older versions.
 	Commit string `json:"commit,omitempty"`
 }
 
@@ -106,15 +108,17 @@ func headOf(p session.Checkpoint) string {
 // Record is an entry of the approvals of a session: a request, or a grant, denial or withdrawal. It is stored as one
 // line of the file LogFile.
 type Record struct {
-	Version int       `json:"v"`
-	ID      string    `json:"id"`   // ULID
-	Prev    string    `json:"prev"` // SHA-256 of the previous line without its newline, in hexadecimal; "" for the first line
+	Version int    `json:"v"`
+	ID      string `json:"id"` // ULID
+	// SHA-256 of the previous line without its newline, in hexadecimal; "" for the first line
+	Prev    string    `json:"prev"`
 	Time    time.Time `json:"time"`
 	Session string    `json:"session"`
 	Op      Op        `json:"op"`
-	Actor   string    `json:"actor"`           // user who made the record
-	Token   string    `json:"token,omitempty"` // id of the token of the server with which it was pushed; "" on other remotes
-	Text    string    `json:"text,omitempty"`  // reason, as a text for people
+	Actor   string    `json:"actor"` // user who made the record
+	// id of the token of the server with which it was pushed; "" on other remotes
+	Token string `json:"token,omitempty"`
+	Text  string `json:"text,omitempty"` // reason, as a text for people
 
 	Request string `json:"request,omitempty"` // id of the request, for the other kinds of records
 

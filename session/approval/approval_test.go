@@ -53,8 +53,9 @@ func (w *written) add(r Record) string {
 	w.now = w.now.Add(time.Minute)
 	if r.Op == Request {
 		if r.Subject == nil {
-			r.Subject = &Subject{Action: Merge, Checkpoint: older, Files: files, Commit: head, Tree: tree, Target: "refs/heads/main",
-				Base: base}
+			r.Subject = &Subject{Action: Merge, Checkpoint: older, Files: files, Commit: head, Tree: tree,
+				Target: "refs/heads/main",
+				Base:   base}
 		}
 		if r.Expires.IsZero() {
 			r.Expires = w.now.Add(24 * time.Hour)
@@ -75,7 +76,8 @@ func TestChainShowsEachChange(t *testing.T) {
 	w.add(Record{Op: Grant, Actor: "alice", Request: id})
 	w.add(Record{Op: Deny, Actor: "bob", Request: id, Text: "no"})
 	again, err := ParseLog("work", w.file)
-	if err != nil || len(again.Records) != 3 || again.last != w.log.last || again.Records[0].Text != "a <b> text\nof two lines" {
+	if err != nil || len(again.Records) != 3 || again.last != w.log.last ||
+		again.Records[0].Text != "a <b> text\nof two lines" {
 		t.Fatalf("parsed again: got %+v, %v", again, err)
 	}
 	lines := bytes.SplitAfter(w.file, []byte("\n"))[:3]
@@ -187,32 +189,43 @@ func TestDecisions(t *testing.T) {
 		{name: "own grant", policy: one, records: []Record{grant("agent", "")}, want: "needs 1 more approval"},
 		{name: "own token", policy: one, records: []Record{grant("alice", "t1")}, want: "needs 1 more approval"},
 		{name: "own grant is allowed", policy: self, records: []Record{grant("agent", "t1")}},
-		{name: "denied", policy: one, records: []Record{grant("alice", ""), {Op: Deny, Actor: "bob"}}, want: "was denied by bob"},
+		{name: "denied", policy: one, records: []Record{grant("alice", ""), {Op: Deny, Actor: "bob"}},
+			want: "was denied by bob"},
 		{name: "denial by another user", policy: one, records: []Record{grant("alice", ""), {Op: Deny, Actor: "carol"}}},
 		{name: "denied, then granted", policy: one, records: []Record{{Op: Deny, Actor: "bob"}, grant("bob", "")}},
-		{name: "grant withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "bob"}}, want: "needs 1 more"},
-		{name: "request withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "agent"}}, want: "was withdrawn"},
-		{name: "newer checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, other, head), want: "is void"},
-		{name: "same checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(older, files, head)},
-		{name: "newer checkpoint without changes", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, files, head)},
-		{name: "newer checkpoint of another commit", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, files, base),
+		{name: "grant withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "bob"}},
+			want: "needs 1 more"},
+		{name: "request withdrawn", policy: one, records: []Record{grant("bob", ""), {Op: Withdraw, Actor: "agent"}},
+			want: "was withdrawn"},
+		{name: "newer checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(newer, other, head),
 			want: "is void"},
-		{name: "other commit", policy: one, records: []Record{grant("bob", "")}, uncovered: "is for another commit", want: "is for another commit"},
+		{name: "same checkpoint", policy: one, records: []Record{grant("bob", "")}, newest: checkpointOf(older, files, head)},
+		{name: "newer checkpoint without changes", policy: one, records: []Record{grant("bob", "")},
+			newest: checkpointOf(newer, files, head)},
+		{name: "newer checkpoint of another commit", policy: one, records: []Record{grant("bob", "")},
+			newest: checkpointOf(newer, files, base),
+			want:   "is void"},
+		{name: "other commit", policy: one, records: []Record{grant("bob", "")}, uncovered: "is for another commit",
+			want: "is for another commit"},
 		{name: "expired", policy: one, records: []Record{grant("bob", "")}, after: 25 * time.Hour, want: "has expired"},
 		{name: "other tree", policy: one, records: []Record{grant("bob", "")}, change: func(c *Change) { c.Tree = other },
 			want: "needs an approval of this tree and base by 1 user of alice, bob"},
-		{name: "other base", policy: one, records: []Record{grant("bob", "")}, change: func(c *Change) { c.Base = other }, want: "this tree and base"},
+		{name: "other base", policy: one, records: []Record{grant("bob", "")}, change: func(c *Change) { c.Base = other },
+			want: "this tree and base"},
 		{name: "quorum of two", policy: two, records: []Record{grant("a", ""), grant("b", "")}},
 		{name: "one of two", policy: two, records: []Record{grant("a", ""), grant("a", "")}, want: "needs 1 more approval"},
-		{name: "two names of one token", policy: two, records: []Record{grant("a", "t2"), grant("b", "t2")}, want: "needs 1 more approval"},
+		{name: "two names of one token", policy: two, records: []Record{grant("a", "t2"), grant("b", "t2")},
+			want: "needs 1 more approval"},
 		{name: "rule for a path", policy: two, records: []Record{grant("a", ""), grant("b", "")},
 			change: func(c *Change) { c.Paths = append(c.Paths, "infra/net.tf") }, want: "needs 1 more approval of ops"},
 		{name: "rule for a path satisfied", policy: two, records: []Record{grant("a", ""), grant("ops", "")},
 			change: func(c *Change) { c.Paths = append(c.Paths, "infra/net.tf") }},
 		{name: "lifetime of a rule", policy: two, records: []Record{grant("a", ""), grant("ops", "")}, after: 2 * time.Hour,
 			change: func(c *Change) { c.Paths = append(c.Paths, "infra/net.tf") }, want: "has expired"},
-		{name: "deletion", policy: `{"version":1,"sessions":[{"match":"w*","quorum":1}]}`, records: []Record{grant("bob", "")},
-			change: func(c *Change) { *c = Change{Session: "work", Newest: checkpointOf(older, files, head)} }, want: "session work is protected"},
+		{name: "deletion", policy: `{"version":1,"sessions":[{"match":"w*","quorum":1}]}`,
+			records: []Record{grant("bob", "")},
+			change:  func(c *Change) { *c = Change{Session: "work", Newest: checkpointOf(older, files, head)} },
+			want:    "session work is protected"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := write(t)
@@ -230,12 +243,14 @@ func TestDecisions(t *testing.T) {
 			if c.change != nil {
 				c.change(&change)
 			}
-			allowed, err := p.Check(change, []Log{w.log}, func(string) session.Checkpoint { return c.newest }, w.now.Add(c.after))
+			allowed, err := p.Check(change, []Log{w.log}, func(string) session.Checkpoint { return c.newest },
+				w.now.Add(c.after))
 			if err == nil && len(p.Branches) > 0 && p.Protects(change.Branch) && allowed.ID != id {
 				t.Errorf("request that allows the change: got %q, want %q", allowed.ID, id)
 			}
 			var refused Refused
-			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), c.want)) {
+			if c.want == "" && err != nil || c.want != "" &&
+				(!errors.As(err, &refused) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -250,7 +265,8 @@ func TestRulesForPaths(t *testing.T) {
 		paths = append(paths, fmt.Sprintf("src/d%05d/file", i))
 	}
 	for glob, want := range map[string]bool{
-		"src/**": true, "/src/d00007/*": true, "src/d000*/file": true, "src/d00007": false, "src": false, "s*": false, "src/d00007/file": true,
+		"src/**": true, "/src/d00007/*": true, "src/d000*/file": true, "src/d00007": false, "src": false, "s*": false,
+		"src/d00007/file": true,
 		"src/d1000000/**": false, "*/d99999/file": true, "?rc/d00000/none": false, "t": false,
 	} {
 		p := Policy{Version: 1, Branches: []BranchRule{{Match: "main", Paths: []string{glob}, Need: Need{Quorum: 1}}}}
@@ -260,12 +276,14 @@ func TestRulesForPaths(t *testing.T) {
 	}
 	many := Policy{Version: 1}
 	for i := range maxRules {
-		many.Branches = append(many.Branches, BranchRule{Match: "*", Paths: []string{fmt.Sprintf("*/x%d", i)}, Need: Need{Quorum: 1}})
+		many.Branches = append(many.Branches, BranchRule{Match: "*", Paths: []string{fmt.Sprintf("*/x%d", i)},
+			Need: Need{Quorum: 1}})
 	}
 	if !many.NeedsPaths("refs/heads/main") || many.NeedsPaths("refs/heads/a/b") {
 		t.Error("NeedsPaths is wrong")
 	}
-	if got, most := len(many.needs(Change{Branch: "refs/heads/main", Paths: paths})), maxRules-maxMatches/len(paths); got != most {
+	if got, most := len(many.needs(Change{Branch: "refs/heads/main", Paths: paths})),
+		maxRules-maxMatches/len(paths); got != most {
 		t.Errorf("rules after too many comparisons: got %d, want %d", got, most)
 	}
 }
@@ -282,7 +300,8 @@ func TestRequestWithoutContents(t *testing.T) {
 // TestDeletion checks that the request to delete a session is void if the session has changed.
 func TestDeletion(t *testing.T) {
 	w := write(t)
-	id := w.add(Record{Op: Request, Actor: "agent", Subject: &Subject{Action: Delete, Checkpoint: older, Files: files, Commit: head, Tree: tree}})
+	id := w.add(Record{Op: Request, Actor: "agent",
+		Subject: &Subject{Action: Delete, Checkpoint: older, Files: files, Commit: head, Tree: tree}})
 	w.add(Record{Op: Grant, Actor: "bob", Request: id})
 	p, err := ParsePolicy([]byte(`{"version":1,"sessions":[{"match":"w*","quorum":1}]}`))
 	if err != nil {
@@ -292,7 +311,8 @@ func TestDeletion(t *testing.T) {
 		checkpointOf(older, files, head): true, checkpointOf(newer, files, head): true,
 		checkpointOf(newer, other, head): false, checkpointOf(newer, files, base): false, {}: false,
 	} {
-		_, err := p.Check(Change{Session: "work", Newest: newest}, []Log{w.log}, func(string) session.Checkpoint { return newest }, w.now)
+		_, err := p.Check(Change{Session: "work", Newest: newest}, []Log{w.log},
+			func(string) session.Checkpoint { return newest }, w.now)
 		if (err == nil) != want {
 			t.Errorf("deletion at %s: got %v", newest.ID, err)
 		}

@@ -54,7 +54,8 @@ func (r Refused) Error() string { return string(r) }
 // returns an error of type Refused if the policy does not allow the change. logs are the approvals of all sessions in
 // the repository. The function newest returns the newest checkpoint of a session in the repository, or the zero
 // Checkpoint if there is none.
-func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Checkpoint, now time.Time) (Record, error) {
+func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Checkpoint,
+	now time.Time) (Record, error) {
 	needs := p.needs(c)
 	if len(needs) == 0 {
 		return Record{}, nil
@@ -76,9 +77,11 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Che
 				if why == "" {
 					return *r, nil
 				}
-				uncovered = Refused(fmt.Sprintf("%s is protected: request %s %s", strings.TrimPrefix(c.Branch, "refs/heads/"), r.ID, why))
+				uncovered = Refused(fmt.Sprintf("%s is protected: request %s %s", strings.TrimPrefix(c.Branch, "refs/heads/"), r.ID,
+					why))
 			}
-			if best.Request.ID == "" || cmp.Or(cmp.Compare(rank(v.Status), rank(best.Status)), cmp.Compare(r.ID, best.Request.ID)) > 0 {
+			if best.Request.ID == "" || cmp.Or(cmp.Compare(rank(v.Status), rank(best.Status)),
+				cmp.Compare(r.ID, best.Request.ID)) > 0 {
 				best = v
 			}
 		}

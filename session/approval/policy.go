@@ -36,8 +36,8 @@ type Policy struct {
 	Branches []BranchRule `json:"branches,omitempty"`
 	// Sessions are the rules for the deletion of sessions.
 	Sessions []SessionRule `json:"sessions,omitempty"`
-	// Locks states what mounts do if a program changes a path that another session has locked: "refuse" (the default, also if it is
-	// ""), "warn" or "ignore".
+	// Locks states what mounts do if a program changes a path that another session has locked: "refuse" (the default, also
+	// if it is ""), "warn" or "ignore".
 	Locks string `json:"locks,omitempty"`
 }
 
@@ -197,8 +197,8 @@ type changedPaths struct {
 	left   int // number of comparisons that may still be made, see maxMatches
 }
 
-// match reports whether a glob of a rule matches one of the paths. It compares only the paths that begin with the glob's part before
-// the first special character.
+// match reports whether a glob of a rule matches one of the paths. It compares only the paths that begin with the
+// glob's part before the first special character.
 func (t *changedPaths) match(glob string) bool {
 	glob = strings.TrimPrefix(glob, "/")
 	prefix := glob

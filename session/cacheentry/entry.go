@@ -1,17 +1,18 @@
-// Package cacheentry stores cache entries on a session remote: values that programs have derived from other data, such as test results
-// and build outputs, under keys that name this data. All sessions of the session remote share the entries.
+// Package cacheentry stores cache entries on a session remote: values that programs have derived from other data, such
+// as test results and build outputs, under keys that name this data. All sessions of the session remote share the
+// entries.
 //
 // Each entry has one ref, whose name contains the SHA-256 of the key:
 //
 //	refs/afs/cache/entries/HH/SHA256 -> commit with the file entry.json, the description of the entry
 //	                                    its parent: a commit with the file value
 //
-// A fetch of depth 1 therefore gets descriptions without values from every git server, also from those without filters, and a fetch of
-// depth 2 gets one entry completely. A new version replaces both commits, so git can remove the old ones. Equal values have the same parent
-// commit.
+// A fetch of depth 1 therefore gets descriptions without values from every git server, also from those without filters,
+// and a fetch of depth 2 gets one entry completely. A new version replaces both commits, so git can remove the old
+// ones. Equal values have the same parent commit.
 //
-// Refs change by compare-and-swap, so an entry is always complete, with its old or its new value. Readers verify the key and the SHA-256
-// of the value. An entry whose time has passed is treated as missing; only Store.GC removes it.
+// Refs change by compare-and-swap, so an entry is always complete, with its old or its new value. Readers verify the
+// key and the SHA-256 of the value. An entry whose time has passed is treated as missing; only Store.GC removes it.
 package cacheentry
 
 import (
@@ -42,8 +43,8 @@ const (
 	// version is the version of the format of descriptions.
 	version = 1
 
-	// InfoFile is the file with the description of an entry, in the commit of its ref. ValueFile is the value, in the parent of that
-	// commit.
+	// InfoFile is the file with the description of an entry, in the commit of its ref. ValueFile is the value, in the
+	// parent of that commit.
 	InfoFile  = "entry.json"
 	ValueFile = "value"
 )
@@ -114,8 +115,8 @@ func Ref(key string) string {
 	return session.EntryPrefix + name[:2] + "/" + name
 }
 
-// ValidKey returns an error that wraps ErrKey unless key can be the key of an entry: 1 to MaxKey bytes of UTF-8 without control
-// characters.
+// ValidKey returns an error that wraps ErrKey unless key can be the key of an entry: 1 to MaxKey bytes of UTF-8 without
+// control characters.
 func ValidKey(key string) error {
 	switch {
 	case key == "":
@@ -155,12 +156,13 @@ func (e Entry) Verify(value []byte) error {
 
 // encode returns the file entry.json.
 func (e Entry) encode() ([]byte, error) {
-	text, err := json.MarshalIndent(entryJSON{version, e.Key, e.Size, e.Hash, e.Time, e.Expires, e.Actor, e.Session}, "", "  ")
+	text, err := json.MarshalIndent(entryJSON{version, e.Key, e.Size, e.Hash, e.Time, e.Expires, e.Actor, e.Session}, "",
+		"  ")
 	return append(text, '\n'), err
 }
 
-// Parse parses the file entry.json of the entry with the ref name ref. It returns an error that wraps ErrDamaged or ErrNewer if the
-// file is not the description of this entry.
+// Parse parses the file entry.json of the entry with the ref name ref. It returns an error that wraps ErrDamaged or
+// ErrNewer if the file is not the description of this entry.
 func Parse(ref string, text []byte) (Entry, error) {
 	var j entryJSON
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -169,7 +171,8 @@ func Parse(ref string, text []byte) (Entry, error) {
 	switch {
 	case j.Version > version:
 		return Entry{}, ErrNewer
-	case j.Version != version, ValidKey(j.Key) != nil, Ref(j.Key) != ref, !validHash(j.Hash), j.Size < 0 || j.Size > MaxValue, j.Time.IsZero():
+	case j.Version != version, ValidKey(j.Key) != nil, Ref(j.Key) != ref, !validHash(j.Hash),
+		j.Size < 0 || j.Size > MaxValue, j.Time.IsZero():
 		return Entry{}, fmt.Errorf("%w: invalid description", ErrDamaged)
 	}
 	return Entry{j.Key, j.Size, j.Hash, j.Time, j.Expires, j.Actor, j.Session}, nil

@@ -34,8 +34,8 @@ type Listing struct {
 	Damaged int     // number of refs that do not contain an entry in a format that this version can read
 }
 
-// List returns the entries whose keys begin with the text keys. It reads no values. If expired is set, it also returns the entries that
-// have expired and that GC has not removed yet.
+// List returns the entries whose keys begin with the text keys. It reads no values. If expired is set, it also returns
+// the entries that have expired and that GC has not removed yet.
 func (s *Store) List(ctx context.Context, keys string, expired bool) (l Listing, err error) {
 	now := s.now()
 	all, err := s.all(ctx)
@@ -107,7 +107,8 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (r GCResult, err error) {
 		return r, err
 	}
 	all = slices.DeleteFunc(all, func(f found) bool { return errors.Is(f.fail, ErrNewer) })
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Or(a.Time.Compare(b.Time), strings.Compare(a.Key, b.Key)) })
+	slices.SortStableFunc(all,
+		func(a, b found) int { return cmp.Or(a.Time.Compare(b.Time), strings.Compare(a.Key, b.Key)) })
 	now := s.now()
 	dead := func(f found) bool {
 		return f.fail != nil || f.Expired(now) || o.MaxAge > 0 && now.Sub(f.Time) > o.MaxAge

@@ -105,8 +105,8 @@ func (r Remote) Update(ctx context.Context, updates []transport.RefUpdate, objec
 	return push.Send(ctx, req)
 }
 
-// Embedded is the embedded session remote: the repository of a session on this host. It is read and written without git, because
-// receive-pack would verify a push by reading all packs of the mounted remote.
+// Embedded is the embedded session remote: the repository of a session on this host. It is read and written without
+// git, because receive-pack would verify a push by reading all packs of the mounted remote.
 type Embedded struct {
 	Repo *session.Repo // the caller closes it
 }

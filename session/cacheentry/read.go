@@ -98,7 +98,8 @@ func fileIn(objects *odb.Store, tree object.ID, name string) (object.ID, error) 
 	return object.ID{}, fmt.Errorf("%w: no file %s", ErrDamaged, name)
 }
 
-// typed returns the contents of an object. It returns an error that wraps ErrDamaged if the object is too large or has another type.
+// typed returns the contents of an object. It returns an error that wraps ErrDamaged if the object is too large or has
+// another type.
 func typed(objects *odb.Store, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, size, err := objects.Size(id)
 	switch {

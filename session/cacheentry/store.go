@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/reffile"
 )
 
-// Store reads and changes the entries of one session remote. It must not be used by several goroutines at the same time.
+// Store reads and changes the entries of one session remote. It must not be used by several goroutines at the same
+// time.
 type Store struct {
 	Place Place
 	// Now returns the present time, which decides whether an entry has expired; nil stands for time.Now.
@@ -57,8 +58,8 @@ type present struct {
 // Describe returns the description of an entry. It returns ErrNone if there is no entry.
 func (s *Store) Describe(ctx context.Context, key string) (Entry, error) { return s.Get(ctx, key, nil) }
 
-// Get writes the value of an entry to w, unless w is nil, and returns the description of the entry. It returns ErrNone if there is no
-// entry. If it returns another error, w may have received a part of the value.
+// Get writes the value of an entry to w, unless w is nil, and returns the description of the entry. It returns ErrNone
+// if there is no entry. If it returns another error, w may have received a part of the value.
 func (s *Store) Get(ctx context.Context, key string, w io.Writer) (Entry, error) {
 	if err := ValidKey(key); err != nil {
 		return Entry{}, err
@@ -147,8 +148,8 @@ func (p present) check(expect string) error {
 	return &ConflictError{Present: p.entry}
 }
 
-// Put stores an entry and returns its description. If the present entry does not have the expected hash, Put changes nothing and
-// returns a *ConflictError with the present hash.
+// Put stores an entry and returns its description. If the present entry does not have the expected hash, Put changes
+// nothing and returns a *ConflictError with the present hash.
 func (s *Store) Put(ctx context.Context, r PutRequest) (Entry, error) {
 	if err := errors.Join(ValidKey(r.Key), ValidExpect(r.Expect)); err != nil {
 		return Entry{}, err
@@ -191,7 +192,8 @@ func (s *Store) Delete(ctx context.Context, key, expect string) error {
 // change sets the ref of an entry to the commit that the function next returns, and stores the objects that next
 // returns. If the commit is zero, change removes the ref. If another writer changes the ref at the same time, change
 // tries again, up to maxTries times.
-func (s *Store) change(ctx context.Context, key, expect string, next func(p present) (object.ID, []odb.Outgoing, error)) error {
+func (s *Store) change(ctx context.Context, key, expect string,
+	next func(p present) (object.ID, []odb.Outgoing, error)) error {
 	for try := range reffile.MaxTries {
 		if try > 0 && !reffile.Pauses.Wait(ctx, try) {
 			return ctx.Err()

@@ -78,7 +78,8 @@ func each(t *testing.T, test func(t *testing.T, repo string, open func() *Store)
 // serve returns an HTTP server for git repositories that does not support filters, as by default.
 func serve(t *testing.T, root string, count func(gittest.Request)) *gittest.Server {
 	t.Helper()
-	s, err := gittest.Serve(gittest.ServerOptions{Root: root, Config: []string{"uploadpack.allowFilter=false"}, Each: count})
+	s, err := gittest.Serve(gittest.ServerOptions{Root: root, Config: []string{"uploadpack.allowFilter=false"},
+		Each: count})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,8 @@ func serve(t *testing.T, root string, count func(gittest.Request)) *gittest.Serv
 
 // text returns a Value with the given text.
 func text(s string) Value {
-	return Value{Size: int64(len(s)), Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(s)), nil }}
+	return Value{Size: int64(len(s)),
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(s)), nil }}
 }
 
 func hashOf(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
@@ -223,7 +225,8 @@ func TestExpiryAndGC(t *testing.T) {
 		now = now.Add(time.Minute)
 		gone(t, s, "short")
 		conflict(t, second(s.Put(t.Context(), PutRequest{Key: "short", Value: text("x"), Expect: hashOf("s")})), "")
-		if l, err := s.List(t.Context(), "", true); err != nil || len(l.Entries) != 5 || !l.Entries[4].Expired(now) || l.Entries[0].Expired(now) {
+		if l, err := s.List(t.Context(), "", true); err != nil || len(l.Entries) != 5 || !l.Entries[4].Expired(now) ||
+			l.Entries[0].Expired(now) {
 			t.Fatalf("list: got %+v, %v", l, err)
 		}
 		if l, err := s.List(t.Context(), "", false); err != nil || len(l.Entries) != 4 {
@@ -294,7 +297,8 @@ func TestListFetchesNoValues(t *testing.T) {
 		received.Add(r.BytesOut)
 	})
 	l, err := remote(t, s.URL("r.git")).List(t.Context(), "key 0", false)
-	if err != nil || len(l.Entries) != count || l.Damaged != 0 || l.Entries[7].Key != "key 0007" || l.Entries[7].Size != size {
+	if err != nil || len(l.Entries) != count || l.Damaged != 0 || l.Entries[7].Key != "key 0007" ||
+		l.Entries[7].Size != size {
 		t.Fatalf("list: got %d entries, %d damaged, %v", len(l.Entries), l.Damaged, err)
 	}
 	if n := requests.Load(); n > 4 {
@@ -407,7 +411,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back, err := Parse(ref, again); err != nil || back.Key != e.Key || back.Hash != e.Hash || !back.Time.Equal(e.Time) {
+		if back, err := Parse(ref, again); err != nil || back.Key != e.Key || back.Hash != e.Hash ||
+			!back.Time.Equal(e.Time) {
 			t.Fatalf("got %+v, %v, want %+v", back, err, e)
 		}
 	})

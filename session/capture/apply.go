@@ -27,10 +27,11 @@ type edit struct {
 	// ignore maps directories to the texts of their ignore files, for ignore files that the checkpoint's tree does not
 	// contain. The rules of these files still apply.
 	ignore map[string]string
-	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
-	// contents of cleaned files first.
+	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git
+	// converts the contents of cleaned files first.
 	plain, cleaned []source
-	// attributes is the set of directories whose .gitattributes file differs from the .gitattributes file in the base tree.
+	// attributes is the set of directories whose .gitattributes file differs from the .gitattributes file in the base
+	// tree.
 	attributes map[string]bool
 	// dirs maps directories to their permissions, except directories with the permissions 0755. The method emptyDirs
 	// later removes the entries of directories that contain a file.
@@ -40,10 +41,12 @@ type edit struct {
 // apply applies the entries of v to the tree that v starts from, and returns the edit with the new tree. It returns
 // errUnpinned if the contents of a large file were not frozen.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copier *session.Copier) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, copier: copier, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
+	e := &edit{c: c, v: v, out: out, copier: copier, trees: newTrees(c.readTree, c.format, v.from),
+		ignore:     map[string]string{},
 		attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
-		// The entries of v are everything that differs from the base tree, so the state of the previous checkpoint is not needed.
+		// The entries of v are everything that differs from the base tree, so the state of the previous checkpoint is not
+		// needed.
 		e.left = newLeftSet(nil)
 	} else {
 		e.left = c.left
@@ -174,8 +177,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
 	}
-	// At the new path, the ignore rules of other parent directories apply. They may exclude files that were not ignored at the old
-	// path.
+	// At the new path, the ignore rules of other parent directories apply. They may exclude files that were not ignored at
+	// the old path.
 	ignored, err := e.v.ignoredIn(f.ID, f.Path)
 	if err != nil {
 		return err
@@ -192,8 +195,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	return nil
 }
 
-// drop removes an ignored path from the tree and adds it to the left-out paths. If the path is an ignore file, its rules still
-// apply, so drop stores the text of the file in e.ignore.
+// drop removes an ignored path from the tree and adds it to the left-out paths. If the path is an ignore file, its
+// rules still apply, so drop stores the text of the file in e.ignore.
 func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	e.left.add(LeftOut{Path: path, Why: session.Ignored})
 	if dir, name := split(path); name == ignoreName && (mode == object.ModeFile || mode == object.ModeExec) {
@@ -295,8 +298,8 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// module adds a submodule, as the commit that the index records for the path or, without an index entry, as the commit of f.
-// Any other file that git cannot store, such as a socket, is left out.
+// module adds a submodule, as the commit that the index records for the path or, without an index entry, as the commit
+// of f. Any other file that git cannot store, such as a socket, is left out.
 func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	was, err := e.v.staged(f.Path)
 	if err != nil {
@@ -355,7 +358,8 @@ func (e *edit) reasonToLeaveOut(ctx context.Context, f *worktree.FrozenEntry) (s
 func (e *edit) forgotten(ctx context.Context, top string, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
-		// If the view has an entry for the path or for a directory above it, the method entry has already decided about the path.
+		// If the view has an entry for the path or for a directory above it, the method entry has already decided about the
+		// path.
 		for at := path; at != ""; at = parent(at) {
 			if _, ok := e.v.entries[at]; ok {
 				return
@@ -410,8 +414,8 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leaveOut leaves the path of the entry f out of the tree and records the reason. If the reason is session.Excluded and the base tree
-// contains the path, the checkpoint's tree gets the entry of the base tree instead.
+// leaveOut leaves the path of the entry f out of the tree and records the reason. If the reason is session.Excluded and
+// the base tree contains the path, the checkpoint's tree gets the entry of the base tree instead.
 func (e *edit) leaveOut(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
@@ -423,8 +427,8 @@ func (e *edit) leaveOut(ctx context.Context, f *worktree.FrozenEntry, reason ses
 		f.Path == join(parent(f.Path), ignoreName) {
 		e.ignore[parent(f.Path)] = string(text)
 	}
-	// An excluded file may be tracked. Unless the tree has the entry of the base tree, the checkpoint would show the file as
-	// removed.
+	// An excluded file may be tracked. Unless the tree has the entry of the base tree, the checkpoint would show the file
+	// as removed.
 	if reason == session.Excluded {
 		was, err := e.c.lookup(ctx, e.c.o.BaseTree, f.Path)
 		if err != nil {

@@ -1,18 +1,19 @@
-// Package capture makes checkpoints of a mount. It asks the working tree for the changed paths, makes blobs and trees from
-// them, reads the state that git stores beside the files (index, HEAD, refs, stashes), and writes all of it to the session's
-// Repo.
+// Package capture makes checkpoints of a mount. It asks the working tree for the changed paths, makes blobs and trees
+// from them, reads the state that git stores beside the files (index, HEAD, refs, stashes), and writes all of it to the
+// session's Repo.
 //
 // Package capture promises the following:
-//   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that moment with
-//     the current index. The differences: directories without files have an entry of the empty tree, and paths that Rules
-//     leave out and nested repositories are missing. Files of linked worktrees are in another tree. Files that git converts (line
-//     ends, filters) are converted by stock git.
-//   - The cost of a checkpoint is proportional to the changes since the previous checkpoint: no unchanged file of the mount is
-//     read, and no contents of the mounted repository are fetched. The exceptions are ignore files and attributes that decide
-//     about new files.
-//   - When Checkpoint returns, the checkpoint is on disk: its objects are written as one pack, then the ref of the lane is updated
-//     by compare-and-swap.
-//   - Nothing that belongs to the user is written: the index is read as a file, and git's refs and objects stay unchanged.
+//   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that
+//     moment with the current index. The differences: directories without files have an entry of the empty tree, and
+//     paths that Rules leave out and nested repositories are missing. Files of linked worktrees are in another tree.
+//     Files that git converts (line ends, filters) are converted by stock git.
+//   - The cost of a checkpoint is proportional to the changes since the previous checkpoint: no unchanged file of the
+//     mount is read, and no contents of the mounted repository are fetched. The exceptions are ignore files and
+//     attributes that decide about new files.
+//   - When Checkpoint returns, the checkpoint is on disk: its objects are written as one pack, then the ref of the lane
+//     is updated by compare-and-swap.
+//   - Nothing that belongs to the user is written: the index is read as a file, and git's refs and objects stay
+//     unchanged.
 //   - A file that was only staged and looks like a secret is stored neither in a checkpoint's tree nor in its state.
 //
 // # How a checkpoint is made
@@ -24,8 +25,9 @@
 // base tree is read again. Then git's state (index, HEAD, refs, stashes) is read. If the index now tracks a path that
 // the new tree leaves out, or no longer tracks an ignored path that the new tree contains, the new tree is corrected.
 //
-// Terms: a path is tracked if it is in the index, as in git. A path is left out if the checkpoint's tree does not contain it
-// although the file exists. Each left-out path is listed with a reason; a directory that is left out as a whole is listed once.
+// Terms: a path is tracked if it is in the index, as in git. A path is left out if the checkpoint's tree does not
+// contain it although the file exists. Each left-out path is listed with a reason; a directory that is left out as a
+// whole is listed once.
 //
 // Locks: a goroutine that makes a checkpoint first receives the value of the channel Capturer.token. The lock
 // Capturer.mu protects the fields that are declared below mu; the goroutine with the token may use all other fields.
@@ -50,8 +52,8 @@ import (
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to tracked
-// files: a checkpoint then contains the version of the file in the base tree.
+// Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to
+// tracked files: a checkpoint then contains the version of the file in the base tree.
 type Rules struct {
 	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
 	Include []string
@@ -93,14 +95,14 @@ type Options struct {
 	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file whose path is a symbolic
 	// link in the previous checkpoint is then stored as a symbolic link.
 	LinksAsFiles bool
-	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob differs
-	// from the file's contents. If Converts is nil, no file is converted.
+	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob
+	// differs from the file's contents. If Converts is nil, no file is converted.
 	Converts func(ctx context.Context, path string) (bool, error)
 	// Blob returns the contents of an ignore file or .gitattributes file of the base tree whose blob is not in the
 	// Repo. Blob may fetch the contents. If Blob is nil, such blobs count as missing.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
-	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched. If Trees is nil, such trees
-	// count as missing.
+	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched. If Trees is nil, such
+	// trees count as missing.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	// OthersNotes returns the commit that a git notes ref got when notes of other sessions were merged into it, or zero
 	// if no such merge was made. A notes ref that changed to this commit is not a reason to make a checkpoint.
@@ -131,15 +133,16 @@ type Report struct {
 	Steps []Step
 }
 
-// Capturer makes the checkpoints of one mount. Its methods may be called concurrently, but it makes only one checkpoint at a time.
+// Capturer makes the checkpoints of one mount. Its methods may be called concurrently, but it makes only one checkpoint
+// at a time.
 type Capturer struct {
 	o      Options
 	rules  rules
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	// The channel token holds one value. The goroutine that has received the value makes a checkpoint and may use the fields from
-	// mem to settled.
+	// The channel token holds one value. The goroutine that has received the value makes a checkpoint and may use the
+	// fields from mem to settled.
 	token chan struct{}
 	// mem is what the next checkpoint needs to know about the previous one. left is the set of paths that the previous
 	// checkpoint left out.
@@ -151,7 +154,8 @@ type Capturer struct {
 	steps steps
 	// roots are the linked worktrees inside the mount, sorted by path. The method freezeView sets it.
 	roots roots
-	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no limit.
+	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no
+	// limit.
 	pinned int64
 	// treeCache holds the trees that were read for the checkpoint in progress.
 	treeCache     map[object.ID][]object.TreeEntry
@@ -162,8 +166,8 @@ type Capturer struct {
 	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	// settled is the set of objects to which refs point and that need not be copied to the Repo, because the mounted remote has
-	// these objects or because the objects no longer exist.
+	// settled is the set of objects to which refs point and that need not be copied to the Repo, because the mounted
+	// remote has these objects or because the objects no longer exist.
 	settled map[object.ID]bool
 
 	mu sync.Mutex
@@ -179,8 +183,8 @@ type Capturer struct {
 // segmentCheckpoints is the maximum number of checkpoints in a segment.
 const segmentCheckpoints = 256
 
-// New returns a Capturer that continues from the newest checkpoint of the lane. It removes temporary files that a crashed
-// process left behind.
+// New returns a Capturer that continues from the newest checkpoint of the lane. It removes temporary files that a
+// crashed process left behind.
 func New(o Options) (*Capturer, error) {
 	if o.Lane == "" {
 		o.Lane = "main"
@@ -236,11 +240,13 @@ func (c *Capturer) SetLane(lane string, segment int) {
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Checkpoint makes a checkpoint of the current state and returns when the checkpoint is on disk. If nothing has changed since the
-// newest checkpoint, Checkpoint returns the newest checkpoint, unless message is a new message. If the lane has no checkpoint and
-// the mount is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason is Manual, Forking or Restore;
-// otherwise it returns the zero Checkpoint. Concurrent calls run one after the other; a call stops waiting when ctx is done.
-func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
+// Checkpoint makes a checkpoint of the current state and returns when the checkpoint is on disk. If nothing has changed
+// since the newest checkpoint, Checkpoint returns the newest checkpoint, unless message is a new message. If the lane
+// has no checkpoint and the mount is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason
+// is Manual, Forking or Restore; otherwise it returns the zero Checkpoint. Concurrent calls run one after the other; a
+// call stops waiting when ctx is done.
+func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
+	message string) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
 	case <-c.token:
@@ -252,8 +258,8 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	c.steps.done("turn")
 	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.Index.tracking()
-	// Many files were removed at once. The checkpoint below will not contain them, so first make a checkpoint that contains the
-	// removed files.
+	// Many files were removed at once. The checkpoint below will not contain them, so first make a checkpoint that
+	// contains the removed files.
 	if _, _, many := c.o.Tree.Removals().Requested(); many && reason != session.Removal {
 		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("create checkpoint of removed files", zap.Error(err))
@@ -304,7 +310,8 @@ func (s *shot) emit(id object.ID, content []byte) error {
 
 // checkpoint makes one checkpoint, unless nothing has changed. See Checkpoint for the parameters and results. The
 // caller holds c.token.
-func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
+func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason,
+	message string) (session.Checkpoint, Report, error) {
 	// With a write-back cache, the kernel may cache written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
@@ -324,8 +331,8 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	defer s.view.frozen.Release()
 	defer s.out.close()
 	saved := false // saved is set once a checkpoint contains the removed files
-	// The contents of the removed files are read after the freeze. The function done releases these contents once the checkpoint
-	// was written or has failed.
+	// The contents of the removed files are read after the freeze. The function done releases these contents once the
+	// checkpoint was written or has failed.
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -347,10 +354,11 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	}
 	saved = nothing
 	// A new message is a reason to make a checkpoint even if nothing has changed.
-	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
+	if nothing && (!have || message == "" || reason == session.Removal ||
+		strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
 		// Store the memory even without a new checkpoint: its journal position is newer, so the next checkpoint reads fewer
-		// changes. There is one exception. If s.tree differs from s.full, the last checkpoint contains the removed files, and the
-		// tree without these files was not written to the Repo. The next checkpoint must not start from such a tree.
+		// changes. There is one exception. If s.tree differs from s.full, the last checkpoint contains the removed files, and
+		// the tree without these files was not written to the Repo. The next checkpoint must not start from such a tree.
 		if have && s.tree == s.full {
 			c.remember(s, last.Commit)
 		}
@@ -389,7 +397,8 @@ func (c *Capturer) makeShot(ctx context.Context) (*shot, error) {
 		s.out.close()
 		switch {
 		case errors.Is(err, errUnpinned) && c.pinned > 0: // the checkpoint needs a file that is larger than the limit
-			c.pinned, whole = 0, true // the failed call of apply has changed c.left, so read all differences from the base tree again
+			// the failed call of apply has changed c.left, so read all differences from the base tree again
+			c.pinned, whole = 0, true
 		case err != nil:
 			return nil, err
 		}
@@ -428,8 +437,8 @@ func (c *Capturer) makeTree(ctx context.Context, s *shot) (verdict, error) {
 			return readAgain, nil
 		}
 	}
-	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed since that
-	// checkpoint.
+	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed
+	// since that checkpoint.
 	if (anew || anewIn) && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
@@ -440,8 +449,8 @@ func (c *Capturer) makeTree(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copier); err != nil {
 		return agree, err
 	}
-	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint. Do not
-	// fetch ignore files to check this tree again.
+	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint.
+	// Do not fetch ignore files to check this tree again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		before := c.mem.Index.tracking()
 		if s.view.whole { // the entries are relative to the base tree

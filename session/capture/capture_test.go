@@ -10,7 +10,8 @@ import (
 
 func TestCheckpoint(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
-		"README": text("hello\n"), "src/a.c": text("int a;\n"), "src/deep/b.c": text("int b;\n"), ".gitignore": text("*.o\nbuild/\n"),
+		"README": text("hello\n"), "src/a.c": text("int a;\n"), "src/deep/b.c": text("int b;\n"),
+		".gitignore": text("*.o\nbuild/\n"),
 	})
 	if p, r := w.checkpoint(session.Idle); r.Made || p.ID != "" {
 		t.Errorf("checkpoint without changes: got %+v, want none", p)

@@ -18,11 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/odb"
 )
 
-// errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
+// errUnpinned is returned if the contents of a file were not frozen because the file is larger than
+// FreezeOptions.MaxPinned.
 var errUnpinned = errors.New("contents of a large file were not frozen")
 
-// converts reports whether git may convert the file at path. If the attributes cannot be read, it logs the error and returns
-// false.
+// converts reports whether git may convert the file at path. If the attributes cannot be read, it logs the error and
+// returns false.
 func (c *Capturer) converts(ctx context.Context, path string) bool {
 	if c.o.Converts == nil {
 		return false
@@ -34,7 +35,8 @@ func (c *Capturer) converts(ctx context.Context, path string) bool {
 	return yes
 }
 
-// cleanPrefix is the name prefix of the temporary directories, inside the Repo's directory, in which git converts files.
+// cleanPrefix is the name prefix of the temporary directories, inside the Repo's directory, in which git converts
+// files.
 const cleanPrefix = "artifactfs-clean-"
 
 // sweepClean removes the temporary directories that killed processes left in the Repo's directory. Their names begin
@@ -53,8 +55,9 @@ func (c *Capturer) sweepClean() {
 	}
 }
 
-// cleaning is a temporary working tree that holds the files to convert and the .gitattributes files that apply to them. Git
-// runs there because it must never read the mount: such a read would call back into the daemon, which waits for git.
+// cleaning is a temporary working tree that holds the files to convert and the .gitattributes files that apply to them.
+// Git runs there because it must never read the mount: such a read would call back into the daemon, which waits for
+// git.
 type cleaning struct {
 	c   *Capturer
 	e   *edit
@@ -73,7 +76,8 @@ func (e *edit) clean(ctx context.Context) error {
 	if len(e.c.roots) == 0 {
 		return e.c.clean(ctx, e, "", e.cleaned)
 	}
-	slices.SortStableFunc(e.cleaned, func(a, b source) int { return strings.Compare(e.c.roots.above(a.path), e.c.roots.above(b.path)) })
+	slices.SortStableFunc(e.cleaned,
+		func(a, b source) int { return strings.Compare(e.c.roots.above(a.path), e.c.roots.above(b.path)) })
 	for list := e.cleaned; len(list) > 0; {
 		top := e.c.roots.above(list[0].path)
 		n := slices.IndexFunc(list, func(s source) bool { return e.c.roots.above(s.path) != top })
@@ -228,7 +232,8 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
 	}}
 	// The user's values of these settings could make git write a second index file, skip files, or refuse a conversion.
-	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}
+	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false",
+		"update-index", "-z"}
 	run.in = staged.String()
 	if _, err := l.c.git(ctx, run, append(settings, "--index-info")...); err != nil {
 		return err
@@ -271,8 +276,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 		return err
 	}
 	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
-		// WriteTo writes to a writer, but the pack reads from a reader. The pipe connects the two, so that a large blob is never
-		// in memory as a whole.
+		// WriteTo writes to a writer, but the pack reads from a reader. The pipe connects the two, so that a large blob is
+		// never in memory as a whole.
 		in, out := io.Pipe()
 		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
 		return in, nil
@@ -280,8 +285,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	return nil
 }
 
-// parseStaged parses the output of `git ls-files -s -z`, in which each entry is "MODE ID STAGE\tPATH\0", and returns the ids by
-// path.
+// parseStaged parses the output of `git ls-files -s -z`, in which each entry is "MODE ID STAGE\tPATH\0", and returns
+// the ids by path.
 func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 	ids := map[string]object.ID{}
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {

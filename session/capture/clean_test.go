@@ -17,7 +17,8 @@ import (
 func TestConvertedFiles(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitattributes": text("*.txt text\n*.up filter=upper\n*.id ident\nraw.txt -text\n*.u16 text working-tree-encoding=UTF-16LE\n*.auto text=auto\n"),
-		"a.txt":          text("one\ntwo\n"), "raw.txt": text("r\r\n"), "crlf.auto": text("old\r\nfile\r\n"), "b.bin": text("\x00"),
+		"a.txt":          text("one\ntwo\n"), "raw.txt": text("r\r\n"), "crlf.auto": text("old\r\nfile\r\n"),
+		"b.bin": text("\x00"),
 	})
 	w.git(w.plain, "config", "filter.upper.clean", "tr a-z A-Z")
 	w.git(w.plain, "config", "filter.upper.smudge", "cat")

@@ -23,8 +23,8 @@ func (e *edit) mode(dir string, perm uint32) {
 	}
 }
 
-// rememberDirs copies the recorded permissions of directories from the previous checkpoint, except those of directories for which
-// the view has entries.
+// rememberDirs copies the recorded permissions of directories from the previous checkpoint, except those of directories
+// for which the view has entries.
 func (e *edit) rememberDirs() {
 	before := e.c.mem.Dirs
 	if e.v.whole {

@@ -82,7 +82,8 @@ func FuzzParseStaged(f *testing.F) {
 // FuzzRecall checks that the file with a memory is used only if it belongs to the requested checkpoint.
 func FuzzRecall(f *testing.F) {
 	checkpoint := object.MustID(strings.Repeat("1", 40))
-	f.Add([]byte(`{"version":1,"point":"` + checkpoint.String() + `","token":"t","tree":"` + checkpoint.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))
+	f.Add([]byte(`{"version":1,"point":"` + checkpoint.String() + `","token":"t","tree":"` + checkpoint.String() +
+		`","left":{"a/":{"path":"a/","why":"ignored"}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		name := filepath.Join(t.TempDir(), "memory")
 		if err := os.WriteFile(name, text, 0o600); err != nil {

@@ -23,7 +23,8 @@ import (
 // operation lists the files and directories of the git directory that checkpoints record: those of an operation in
 // progress, such as a merge, and the user's settings for the working tree. The names of directories end in a slash.
 var operation = []string{
-	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
+	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD",
+	"REBASE_HEAD", "ORIG_HEAD",
 	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN",
 	"BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
@@ -37,10 +38,11 @@ const (
 // gitState is the part of a checkpoint that git stores outside of the working tree, in the git directory.
 type gitState struct {
 	session.State
-	stat    fileStat    // attributes of the index file
-	head    object.ID   // tree of the commit State.Head
-	tips    []object.ID // all objects that State names by id
-	parents []object.ID // commits that were created in the session; they become parents of the commit that stores the state
+	stat fileStat    // attributes of the index file
+	head object.ID   // tree of the commit State.Head
+	tips []object.ID // all objects that State names by id
+	// commits that were created in the session; they become parents of the commit that stores the state
+	parents []object.ID
 }
 
 // readState reads git's state. If HEAD or refs changed during the reading, it reads again, up to three times.
@@ -148,7 +150,8 @@ func (c *Capturer) readRefs() (gitState, error) {
 		switch {
 		case strings.HasPrefix(r.Name, "refs/remotes/"):
 			s.Remote = append(s.Remote, r)
-		case strings.HasPrefix(r.Name, "refs/heads/"), strings.HasPrefix(r.Name, "refs/tags/"), strings.HasPrefix(r.Name, "refs/notes/"):
+		case strings.HasPrefix(r.Name, "refs/heads/"), strings.HasPrefix(r.Name, "refs/tags/"),
+			strings.HasPrefix(r.Name, "refs/notes/"):
 			s.Refs = append(s.Refs, r)
 		case r.Name == "refs/stash":
 			s.Refs = append(s.Refs, r)
@@ -168,8 +171,8 @@ func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	// The commands `git stash store` and `git update-ref` can set refs/stash without a reflog entry. If the log lacks the value of
-	// the ref, add it to the list.
+	// The commands `git stash store` and `git update-ref` can set refs/stash without a reflog entry. If the log lacks the
+	// value of the ref, add it to the list.
 	if len(list) == 0 || list[0].Commit != newest.ID {
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
@@ -270,8 +273,8 @@ func readOperation(gitDir string) (map[string]session.File, error) {
 // name commands that git would run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// portableConfig returns the branch settings in branchKeys and the user's name and email from a git configuration. It returns nil
-// if the configuration cannot be parsed.
+// portableConfig returns the branch settings in branchKeys and the user's name and email from a git configuration. It
+// returns nil if the configuration cannot be parsed.
 func portableConfig(text []byte) []byte {
 	all := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(all); err != nil {
@@ -376,7 +379,8 @@ func (c *Capturer) operationTips(files map[string]session.File) (ids []object.ID
 	for name, f := range files {
 		// Of the recorded files, only those that are tested here contain ids of commits, one per line.
 		if !strings.HasSuffix(name, "_HEAD") &&
-			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
+			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto",
+				"rebase-apply/orig-head"}, name) {
 			continue
 		}
 		for line := range strings.Lines(string(f.Content)) {

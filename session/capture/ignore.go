@@ -23,8 +23,8 @@ type line struct {
 // globs is a list of rules, from one ignore file or one option. The last rule that matches a path decides.
 type globs []line
 
-// parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). If
-// fold is set, the rules match regardless of case.
+// parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer,
+// parse_path_pattern). If fold is set, the rules match regardless of case.
 func parseIgnore(text []byte, fold bool) globs {
 	// git skips a UTF-8 byte order mark.
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
@@ -130,7 +130,8 @@ type ignores struct {
 	own   globs                  // rules of info/exclude
 	of    func(dir string) globs // returns the rules of the ignore file in the directory dir
 	print string                 // hash of user, own, fold, the capture rules and the linked worktrees
-	// roots are the linked worktrees. The rules for a path are those in its worktree. The directory of a worktree is never ignored.
+	// roots are the linked worktrees. The rules for a path are those in its worktree. The directory of a worktree is never
+	// ignored.
 	roots  roots
 	cached map[string]bool // results of the method dir, by path
 }
@@ -152,8 +153,9 @@ func (x *ignores) dir(path string) bool {
 // file reports whether a path that is not a directory is ignored.
 func (x *ignores) file(path string) bool { return x.dir(parent(path)) || x.here(path, false) }
 
-// here reports whether the rules ignore path itself, regardless of the directories above path. The rules of ignore files take
-// precedence, from the nearest directory up to the root of the working tree; info/exclude and core.excludesFile follow in this order.
+// here reports whether the rules ignore path itself, regardless of the directories above path. The rules of ignore
+// files take precedence, from the nearest directory up to the root of the working tree; info/exclude and
+// core.excludesFile follow in this order.
 func (x *ignores) here(path string, dir bool) bool {
 	folded := path
 	if x.fold {

@@ -40,7 +40,8 @@ func TestIncompleteGitDirectory(t *testing.T) {
 	w.write("new", "new\n")
 	first, _ := w.checkpoint(session.Idle)
 	if s := state(first); s.Branch != "refs/heads/main" || s.Head != w.commit || s.Index.Tree != w.root {
-		t.Errorf("first checkpoint: got branch %q, HEAD %s, index %s, want those of the new mount", s.Branch, s.Head, s.Index.Tree)
+		t.Errorf("first checkpoint: got branch %q, HEAD %s, index %s, want those of the new mount", s.Branch,
+			s.Head, s.Index.Tree)
 	}
 
 	move("away-", "")
@@ -51,7 +52,8 @@ func TestIncompleteGitDirectory(t *testing.T) {
 	w.write("d/b", "changed\n")
 	after, _ := w.checkpoint(session.Manual)
 	was, is := state(before), state(after)
-	if is.Branch != "refs/heads/topic" || is.Head != was.Head || is.Index.Tree != was.Index.Tree || is.Index.Tree == w.root || after.Tree == before.Tree {
+	if is.Branch != "refs/heads/topic" || is.Head != was.Head || is.Index.Tree != was.Index.Tree ||
+		is.Index.Tree == w.root || after.Tree == before.Tree {
 		t.Errorf("checkpoint without HEAD: got %+v, want git's state of the checkpoint before, %+v", is, was)
 	}
 	if _, report := w.checkpoint(session.Idle); report.Made {
@@ -59,7 +61,12 @@ func TestIncompleteGitDirectory(t *testing.T) {
 	}
 	move("away-", "")
 	w.git(w.plain, "add", "a")
-	if s := state(func() session.Checkpoint { p, _ := w.checkpoint(session.Manual); return p }()); s.Index.Tree == was.Index.Tree {
+	if s :=
+		state(func() session.Checkpoint {
+			p, _ :=
+				w.checkpoint(session.Manual)
+			return p
+		}()); s.Index.Tree == was.Index.Tree {
 		t.Error("the index was not read again when the git directory was complete")
 	}
 }

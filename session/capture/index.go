@@ -48,7 +48,8 @@ type staging struct {
 // readIndex returns the user's index and the attributes of the index file. The parameter head is the id of HEAD's tree.
 // If neither the attributes nor head have changed since the previous checkpoint, readIndex returns the index of that
 // checkpoint without reading the file.
-func (c *Capturer) readIndex(ctx context.Context, out *output, copier *session.Copier, head object.ID) (session.Index, fileStat, error) {
+func (c *Capturer) readIndex(ctx context.Context, out *output, copier *session.Copier,
+	head object.ID) (session.Index, fileStat, error) {
 	name := filepath.Join(c.o.GitDir, "index")
 	st, err := statOf(name)
 	if err != nil {
@@ -79,13 +80,14 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if err != nil {
 		return session.Index{}, err
 	}
-	// An index without special entries is read without parsing each entry, because the trees that git caches in the index show
-	// which directories are unchanged.
+	// An index without special entries is read without parsing each entry, because the trees that git caches in the index
+	// show which directories are unchanged.
 	if o, err := index.ReadOutline(s.c.format, text); err == nil {
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
 	}
-	// ReadOutline does not support every valid file. Read supports all valid files, and returns an error for an invalid file.
+	// ReadOutline does not support every valid file. Read supports all valid files, and returns an error for an invalid
+	// file.
 	x, err := index.Read(s.c.format, text)
 	if errors.Is(err, index.ErrSplit) {
 		x, err = s.c.joinedIndex(ctx, name)
@@ -113,7 +115,8 @@ func (l listed) Entry(i int) (index.Entry, error) { return l[i], nil }
 
 // Search implements entries.
 func (l listed) Search(lo, hi int, path string) int {
-	i, _ := slices.BinarySearchFunc(l[lo:hi], path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
+	i, _ := slices.BinarySearchFunc(l[lo:hi], path,
+		func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
 	return lo + i
 }
 
@@ -150,7 +153,8 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 }
 
 // root makes the root tree from the first n entries of all. It makes the empty tree if n is 0.
-func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
+func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree,
+	against []object.ID) (object.ID, error) {
 	id, err := s.dir(ctx, all, 0, n, "", cached, against)
 	if err == nil && id.IsZero() {
 		id, err = s.out.tree(nil)
@@ -232,14 +236,15 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	tracked := false
 	for i, r := range refs {
 		was, ok := find(r, e.Name)
-		// An entry that is equal in one of the trees is committed, or was checked for the previous checkpoint. Skip the checks
-		// below.
+		// An entry that is equal in one of the trees is committed, or was checked for the previous checkpoint. Skip the
+		// checks below.
 		if ok && was == e {
 			return true, nil
 		}
 		tracked = tracked || ok && i < s.tracked
 	}
-	if !tracked && !s.c.rules.include.covers(path, false) && (s.c.rules.secret(path) || s.c.rules.exclude.covers(path, false)) {
+	if !tracked && !s.c.rules.include.covers(path, false) &&
+		(s.c.rules.secret(path) || s.c.rules.exclude.covers(path, false)) {
 		return false, nil
 	}
 	if e.Mode.IsBlob() {
@@ -255,7 +260,8 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	// The copy contains only the id of the shared index file, and git looks for the shared index file in the git directory.
+	// The copy contains only the id of the shared index file, and git looks for the shared index file in the git
+	// directory.
 	copied := filepath.Join(dir, "index")
 	text, err := disk.ReadRegular(name, disk.LargeFile)
 	if err != nil {
@@ -264,7 +270,8 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 	if err := os.WriteFile(copied, text, 0o600); err != nil {
 		return nil, err
 	}
-	if _, err := c.git(ctx, gitRun{env: []string{"GIT_INDEX_FILE=" + copied}}, "-c", "core.splitIndex=false", "update-index",
+	if _, err := c.git(ctx, gitRun{env: []string{"GIT_INDEX_FILE=" + copied}}, "-c", "core.splitIndex=false",
+		"update-index",
 		"--no-split-index", "--force-write-index"); err != nil {
 		return nil, err
 	}

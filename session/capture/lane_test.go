@@ -79,7 +79,8 @@ func TestMessageWithoutChanges(t *testing.T) {
 	said, r, err := w.c.Checkpoint(w.ctx, session.Manual, "before the clean-up")
 	must(t, err)
 	if !r.Made || said.ID <= before.ID || said.Tree != before.Tree || said.Message != "before the clean-up" {
-		t.Errorf("manual checkpoint of an unchanged tree: got %+v (made: %v), want a new one with the same tree", said, r.Made)
+		t.Errorf("manual checkpoint of an unchanged tree: got %+v (made: %v), want a new one with the same tree", said,
+			r.Made)
 	}
 	for _, message := range []string{"before the clean-up", ""} {
 		again, r, err := w.c.Checkpoint(w.ctx, session.Manual, message)
@@ -98,7 +99,8 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 		w.write("a", fmt.Sprint(i))
 		w.checkpoint(session.Manual)
 	}
-	result, err := session.GC(w.ctx, w.repo, session.GCOptions{Session: "s", Keep: session.Retention{All: time.Nanosecond, Daily: time.Nanosecond}, Now: time.Now().Add(100 * 24 * time.Hour)})
+	result, err := session.GC(w.ctx, w.repo, session.GCOptions{Session: "s",
+		Keep: session.Retention{All: time.Nanosecond, Daily: time.Nanosecond}, Now: time.Now().Add(100 * 24 * time.Hour)})
 	if err != nil || len(result.Dropped) != 3 {
 		t.Fatalf("gc dropped %d checkpoints, %v", len(result.Dropped), err)
 	}

@@ -70,7 +70,8 @@ const reported = 100
 // why returns the rank of a reason, by which left-out paths are sorted. Reasons that a user expects less have lower
 // ranks.
 func why(w session.Why) int {
-	return slices.Index([]session.Why{session.Linked, session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
+	return slices.Index([]session.Why{session.Linked, session.Secret, session.TooLarge, session.Excluded, session.NoFile,
+		session.Ignored}, w)
 }
 
 // first returns at most reported paths of the set, sorted by reason: first the reasons that a user expects least.

@@ -15,10 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Checkpoints contain the linked worktrees inside the mount (git worktree add): their files, indexes and HEADs. A view lists the
-// directory of such a worktree, even if it is ignored, and its own rules, index and HEAD decide about the files in it. The tree from
-// which the next checkpoint continues contains these files at their paths. The tree that a checkpoint shows does not contain them: they
-// are in the tree of another commit, to which the checkpoint's state refers (session.Worktree).
+// Checkpoints contain the linked worktrees inside the mount (git worktree add): their files, indexes and HEADs. A view
+// lists the directory of such a worktree, even if it is ignored, and its own rules, index and HEAD decide about the
+// files in it. The tree from which the next checkpoint continues contains these files at their paths. The tree that a
+// checkpoint shows does not contain them: they are in the tree of another commit, to which the checkpoint's state
+// refers (session.Worktree).
 
 // root is a linked worktree inside the mount. Its field head, from the embedded struct, is the tree of the worktree's
 // HEAD.
@@ -225,7 +226,8 @@ func (s *shot) addLinked(ctx context.Context) error {
 func (s *shot) carried(ctx context.Context) (list []session.Worktree, err error) {
 	c := s.edit.c
 	for _, r := range c.roots {
-		l := session.Worktree{Name: r.name, Path: r.path, Branch: r.branch, Commit: r.commit, Index: r.index, Operation: r.files}
+		l := session.Worktree{Name: r.name, Path: r.path, Branch: r.branch, Commit: r.commit, Index: r.index,
+			Operation: r.files}
 		e, err := c.lookup(ctx, s.full, r.path)
 		if err != nil {
 			return nil, err
@@ -287,7 +289,8 @@ func (e *edit) linked(ctx context.Context, carried []session.Worktree) {
 		if slices.ContainsFunc(carried, func(c session.Worktree) bool { return c.Path == l.path }) {
 			continue
 		}
-		if _, err := e.c.o.Tree.Resolve(ctx, join(l.path, gitFile)); err == nil { // else the directory was removed without git
+		// else the directory was removed without git
+		if _, err := e.c.o.Tree.Resolve(ctx, join(l.path, gitFile)); err == nil {
 			now = append(now, l.path+"/")
 		}
 	}
@@ -297,7 +300,8 @@ func (e *edit) linked(ctx context.Context, carried []session.Worktree) {
 		}
 	}
 	for _, path := range now {
-		e.left.delete(strings.TrimSuffix(path, "/")) // a worktree in a directory that is not ignored is also a nested repository
+		// a worktree in a directory that is not ignored is also a nested repository
+		e.left.delete(strings.TrimSuffix(path, "/"))
 		e.left.add(LeftOut{Path: path, Why: session.Linked})
 	}
 }

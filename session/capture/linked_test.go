@@ -152,7 +152,8 @@ func TestLinkedWorktree(t *testing.T) {
 	for _, ignore := range []string{"*.o\n", "*.o\n.agents/\n"} {
 		t.Run(fmt.Sprintf("%q", ignore), func(t *testing.T) {
 			const dir = ".agents/trees/a"
-			w := linkedWorld(t, map[string]gittest.File{".gitignore": text(ignore), "src/a": text("a\n"), "src/b": text("b\n"), "c": text("c\n")})
+			w := linkedWorld(t, map[string]gittest.File{".gitignore": text(ignore), "src/a": text("a\n"), "src/b": text("b\n"),
+				"c": text("c\n")})
 			w.check("begin")
 			w.addWorktree(dir, "-b", "a")
 			w.checkLinked("added", dir)
@@ -222,7 +223,8 @@ func (w *world) mirrorGone(path string) {
 // TestLinkedWorktreeRules checks that conflicts and secrets in a linked worktree are treated as in the main working
 // tree.
 func TestLinkedWorktreeRules(t *testing.T) {
-	w := linkedWorld(t, map[string]gittest.File{"a": text("a\n"), ".gitattributes": text("*.txt text eol=lf\n"), "x.txt": text("x\n")})
+	w := linkedWorld(t, map[string]gittest.File{"a": text("a\n"), ".gitattributes": text("*.txt text eol=lf\n"),
+		"x.txt": text("x\n")})
 	w.o.Converts = func(_ context.Context, path string) (bool, error) { return path == "x.txt", nil }
 	w.openCapturer()
 	w.addWorktree("t/a", "-b", "a")
@@ -232,7 +234,8 @@ func TestLinkedWorktreeRules(t *testing.T) {
 		t.Errorf("left out: got %+v, want the secret", r.Left)
 	}
 	l := w.linked(p)[0]
-	if list := w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", l.Files.String()); strings.Contains(list, ".env") || strings.Contains(list, "a/.git\n") {
+	if list := w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", l.Files.String()); strings.Contains(list, ".env") ||
+		strings.Contains(list, "a/.git\n") {
 		t.Errorf("files of the linked worktree:\n%s\nwant neither the secret nor .git", list)
 	}
 	for _, name := range []string{"a", "x.txt"} {
@@ -258,7 +261,8 @@ func TestLinkedWorktreeRules(t *testing.T) {
 	w.checkLinked("resolved", "t/a")
 	must(t, os.WriteFile(w.at(".git/worktrees/a/HEAD"), []byte("broken\n"), 0o644))
 	q, r := w.checkpoint(session.Manual)
-	if list := w.linked(q); len(list) > 0 || !slices.ContainsFunc(r.Left, func(o capture.LeftOut) bool { return o.Path == "t/a/" && o.Why == session.Linked }) {
+	if list := w.linked(q); len(list) > 0 || !slices.ContainsFunc(r.Left,
+		func(o capture.LeftOut) bool { return o.Path == "t/a/" && o.Why == session.Linked }) {
 		t.Errorf("with a broken HEAD: linked worktrees %+v, left out %+v", list, r.Left)
 	}
 }
@@ -287,10 +291,13 @@ func TestLinkedWorktreeRemoved(t *testing.T) {
 		}
 		p, r := w.checkpoint(session.Removal)
 		list := w.linked(p)
-		if !r.Made || len(list) != 1 || list[0].Path != "t/a" || list[0].Branch != "refs/heads/a" || list[0].Index.Tree != w.linked(before)[0].Index.Tree {
+		if !r.Made || len(list) != 1 || list[0].Path != "t/a" || list[0].Branch != "refs/heads/a" ||
+			list[0].Index.Tree != w.linked(before)[0].Index.Tree {
 			t.Fatalf("checkpoint of the removed files: made %v, linked worktrees %+v", r.Made, list)
 		}
-		if got := w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", list[0].Files.String()+":t/a"); got != ".gitignore\na\nnew/0\nnew/1\nnew/2\nnew/3\nnew/4\nnew/5\nnew/6\nnew/7\nnew/8" {
+		if got := w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only",
+			list[0].Files.String()+
+				":t/a"); got != ".gitignore\na\nnew/0\nnew/1\nnew/2\nnew/3\nnew/4\nnew/5\nnew/6\nnew/7\nnew/8" {
 			t.Errorf("files of the linked worktree: got %s", got)
 		}
 		if got := w.git(w.repo.Dir(), "cat-file", "-p", list[0].Files.String()+":t/a/a"); got != "changed" {

@@ -125,7 +125,8 @@ func (m *indexMemory) tracking() tracking {
 // differs reports whether HEAD's tree or the index in t differs from that at the previous checkpoint. It returns true
 // if m is nil.
 func (m *indexMemory) differs(t tracking) bool {
-	return m == nil || m.Head != t.head.String() || m.Tree != t.index.Tree.String() || !slices.Equal(m.Special, t.index.Special)
+	return m == nil || m.Head != t.head.String() || m.Tree != t.index.Tree.String() ||
+		!slices.Equal(m.Special, t.index.Special)
 }
 
 // recall reads a memory from the file called name. It returns the zero memory if the file cannot be read, or if it
@@ -139,7 +140,8 @@ func recall(name string, checkpoint object.ID) memory {
 	if err == nil {
 		m.tree, err = object.ParseID(m.Tree)
 	}
-	// The journal position in the file belongs to another checkpoint. With that position, the next checkpoint would miss changes.
+	// The journal position in the file belongs to another checkpoint. With that position, the next checkpoint would miss
+	// changes.
 	if err != nil || m.Version != memoryVersion || m.Checkpoint != checkpoint.String() {
 		return memory{}
 	}
@@ -188,12 +190,13 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.left = s.edit.left
 	c.reportSaved(s)
 	c.mem = memory{
-		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
+		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all,
+		Ignore:     s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Dirs: s.edit.dirs,
 		Index: rememberIndex(s.state.stat, tracking{s.state.head, s.state.Index}), Linked: c.roots.remembered(),
 	}
-	// An ignore file could not be read, so the checkpoint may contain ignored files. Without a journal position and an index, the
-	// next checkpoint reads everything again.
+	// An ignore file could not be read, so the checkpoint may contain ignored files. Without a journal position and an
+	// index, the next checkpoint reads everything again.
 	if len(s.view.unread) > 0 {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}

@@ -25,7 +25,8 @@ func TestRefsOfRemoteMakeNoCheckpoint(t *testing.T) {
 		ref  string
 		made bool
 	}{
-		{"refs/remotes/origin/main", false}, {"refs/tags/v1", false}, {"refs/tags/mine", true}, {"refs/remotes/origin/next", false},
+		{"refs/remotes/origin/main", false}, {"refs/tags/v1", false}, {"refs/tags/mine", true},
+		{"refs/remotes/origin/next", false},
 		{"refs/heads/topic", true},
 	} {
 		w.git(w.plain, "update-ref", c.ref, id)

@@ -24,7 +24,8 @@ var (
 var (
 	dirNames  = []string{"a", "b", "build", "a-b", "deep", "node_modules"}
 	fileNames = []string{"x.txt", "y.o", "z.sh", "x", "keep.o", "A.txt", ".gitignore", "ü.txt"}
-	ruleLines = []string{"*.o", "build/", "!keep.o", "/a/x.txt", "node_modules", "*", "!.gitignore", "a/**", "!*/", "**/deep/*.txt", "x*", "# no", "", "b/*", "!b/x", `\!x`, "[xy].*", "z.s?", "/build", "x.txt ", "x.txt\r"}
+	ruleLines = []string{"*.o", "build/", "!keep.o", "/a/x.txt", "node_modules", "*", "!.gitignore", "a/**", "!*/",
+		"**/deep/*.txt", "x*", "# no", "", "b/*", "!b/x", `\!x`, "[xy].*", "z.s?", "/build", "x.txt ", "x.txt\r"}
 )
 
 // editor makes random changes in a world.
@@ -208,7 +209,8 @@ func TestCheckpointsAreWhatGitWouldCommit(t *testing.T) {
 
 func randomEdits(t *testing.T, f object.Format, seed uint64) {
 	e := &editor{world: newWorld(t, f, map[string]gittest.File{
-		"README": text("hello\n"), "a/x.txt": text("1\n"), "a/deep/x.txt": text("2\n"), "b/y.o": text("3\n"), "build/z.sh": {Data: []byte("z\n"), Mode: "100755"},
+		"README": text("hello\n"), "a/x.txt": text("1\n"), "a/deep/x.txt": text("2\n"), "b/y.o": text("3\n"),
+		"build/z.sh": {Data: []byte("z\n"), Mode: "100755"},
 		".gitignore": text("*.o\nnode_modules/\n"), "b/link": {Data: []byte("target"), Mode: "120000"},
 	}), rng: rand.New(rand.NewPCG(seed, 1))}
 	var did []string

@@ -11,7 +11,8 @@ import (
 
 // isUnchanged reports whether the files and git's state equal those of the last checkpoint. If have is false, the lane
 // has no checkpoint, and isUnchanged compares with the state of a new mount of the base commit.
-func (c *Capturer) isUnchanged(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
+func (c *Capturer) isUnchanged(ctx context.Context, s *shot, last session.Checkpoint, have bool,
+	reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
 		// For these reasons a checkpoint is made even without changes.
@@ -75,15 +76,16 @@ func (c *Capturer) write(
 	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
 	c.mu.Unlock()
 	p := session.Checkpoint{
-		ID: session.NewCheckpointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane,
+		ID: session.NewCheckpointIDAfter(now, last.ID), Tree: s.shown, State: stateID,
+		Session: c.o.Repo.Session(), Lane: lane,
 		Segment: last.Segment, Reason: reason, Message: message, Time: now.Truncate(time.Second), Head: s.state.Head,
 		Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
 	}
 	if p.Changed, err = s.changed(ctx, last.Tree); err != nil {
 		return session.Checkpoint{}, err
 	}
-	// The parent of a checkpoint is the previous checkpoint of its segment. The first checkpoint of a segment has no parent,
-	// so that gc can drop a whole segment.
+	// The parent of a checkpoint is the previous checkpoint of its segment. The first checkpoint of a segment has no
+	// parent, so that gc can drop a whole segment.
 	parent := last.Commit
 	change := session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment), Old: last.Commit}
 	if !parent.IsZero() && !fresh && lane == last.Lane {
@@ -96,7 +98,8 @@ func (c *Capturer) write(
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
 	y2, m2, d2 := now.Date()
-	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentCheckpoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
+	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentCheckpoints || p.Segment < least || y1 != y2 ||
+		m1 != m2 || d1 != d2 {
 		segments, err := c.o.Repo.Segments(lane)
 		if err != nil {
 			return session.Checkpoint{}, err

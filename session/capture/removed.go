@@ -83,7 +83,8 @@ func (s *shot) addRemovedWorktrees(ctx context.Context, files []*removed.File) e
 		return err
 	}
 	for _, l := range list {
-		if c.roots.has(l.Path) || !slices.ContainsFunc(files, func(k *removed.File) bool { return isWithin(k.Path, l.Path) }) {
+		if c.roots.has(l.Path) || !slices.ContainsFunc(files,
+			func(k *removed.File) bool { return isWithin(k.Path, l.Path) }) {
 			continue
 		}
 		info, err := c.o.Repo.Commit(l.Files)
@@ -97,8 +98,9 @@ func (s *shot) addRemovedWorktrees(ctx context.Context, files []*removed.File) e
 		if err := s.edit.trees.set(ctx, l.Path, was.Mode, was.ID); err != nil {
 			return err
 		}
-		r := root{name: l.Name, path: l.Path, tracking: tracking{index: l.Index}, branch: l.Branch, commit: l.Commit, files: l.Operation,
-			gone: info.Tree}
+		r := root{name: l.Name, path: l.Path, tracking: tracking{index: l.Index}, branch: l.Branch, commit: l.Commit,
+			files: l.Operation,
+			gone:  info.Tree}
 		if head, err := c.o.Repo.Commit(l.Commit); err == nil {
 			r.head = head.Tree
 		}
@@ -114,7 +116,8 @@ func (s *shot) addRemovedWorktrees(ctx context.Context, files []*removed.File) e
 
 // removedEntry returns the entry of a removed file as a freeze would have returned it before the removal.
 func removedEntry(k *removed.File) *worktree.FrozenEntry {
-	e := &worktree.FrozenEntry{Path: k.Path, Kind: worktree.FrozenContent, Mode: k.Mode, Size: k.Size, Target: k.Target, Content: k.Content}
+	e := &worktree.FrozenEntry{Path: k.Path, Kind: worktree.FrozenContent, Mode: k.Mode, Size: k.Size, Target: k.Target,
+		Content: k.Content}
 	if k.Mode == object.ModeSymlink {
 		e.Kind = worktree.FrozenLink
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// denied lists patterns of file names that look like secrets, in the syntax of gitignore(5). The patterns do not apply to
-// committed files.
+// denied lists patterns of file names that look like secrets, in the syntax of gitignore(5). The patterns do not apply
+// to committed files.
 const denied = `
 .env*
 !.env.example
@@ -104,8 +104,8 @@ func (r Rules) Validate() error {
 // secret reports whether path looks like a secret.
 func (r *rules) secret(path string) bool { return r.deny != nil && r.deny.covers(path, false) }
 
-// secretContent reports whether the file at path, whose name does not look like a secret, contains one of the words in withToken.
-// The parameter head is the beginning of the file's contents.
+// secretContent reports whether the file at path, whose name does not look like a secret, contains one of the words in
+// withToken. The parameter head is the beginning of the file's contents.
 func (r *rules) secretContent(path string, head []byte) bool {
 	if r.deny == nil {
 		return false

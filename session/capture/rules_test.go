@@ -30,7 +30,8 @@ func reasons(left []capture.LeftOut) string {
 func ruledWorld(t *testing.T, r capture.Rules) *world {
 	t.Helper()
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
-		".gitignore": text("build/\n*.log\n"), ".env": text("committed\n"), "a.pem": text("committed\n"), "src/a.c": text("a\n"), "large": text("small\n"),
+		".gitignore": text("build/\n*.log\n"), ".env": text("committed\n"), "a.pem": text("committed\n"),
+		"src/a.c": text("a\n"), "large": text("small\n"),
 	})
 	w.o.Rules = r
 	w.openCapturer()
@@ -39,7 +40,8 @@ func ruledWorld(t *testing.T, r capture.Rules) *world {
 
 func edits(w *world) {
 	for _, path := range []string{
-		".env", "a.pem", "sub/.env", "sub/.env.local", "sub/.env.example", "id_rsa", "id_map.go", "x/.aws/credentials", "server.key", "src/new.c", "src/a.c", "build/out.o",
+		".env", "a.pem", "sub/.env", "sub/.env.local", "sub/.env.example", "id_rsa", "id_map.go", "x/.aws/credentials",
+		"server.key", "src/new.c", "src/a.c", "build/out.o",
 		"build/deep/keep.txt", "trace.log", "dist/app.js", ".npmrc", "sub/.npmrc",
 	} {
 		w.write(path, "changed\n")
@@ -67,7 +69,8 @@ func TestWhatIsLeftOut(t *testing.T) {
 		{"no deny list", capture.Rules{MaxFileSize: 1000, NoDenyList: true},
 			".env .gitignore .npmrc a.pem dist/app.js id_map.go id_rsa large server.key src/a.c src/new.c sub/.env sub/.env.example sub/.env.local sub/.npmrc x/.aws/credentials",
 			"build/ ignored, larger size, trace.log ignored", "changed\n"},
-		{"globs", capture.Rules{Include: []string{"build/deep/*", "*.log", "sub/.env"}, Exclude: []string{"dist", "src/*.c", "id_*"}},
+		{"globs", capture.Rules{Include: []string{"build/deep/*", "*.log", "sub/.env"},
+			Exclude: []string{"dist", "src/*.c", "id_*"}},
 			".env .gitignore .npmrc a.pem build/deep/keep.txt large larger src/a.c sub/.env sub/.env.example trace.log",
 			"build/out.o ignored, dist/app.js excluded, id_map.go excluded, id_rsa excluded, server.key secret, src/a.c excluded, src/new.c excluded, sub/.env.local secret, sub/.npmrc secret, x/.aws/credentials secret", "a\n"},
 	} {
@@ -96,7 +99,8 @@ func TestWhatIsLeftOut(t *testing.T) {
 // in git, so that it may be ignored, or left out as a secret.
 func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 	for _, path := range []string{"a", ".env"} {
-		w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a/b": text("b\n"), ".env/c": text("c\n")})
+		w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a/b": text("b\n"),
+			".env/c": text("c\n")})
 		w.o.Rules = capture.Rules{}
 		w.openCapturer()
 		w.remove(path)
@@ -192,7 +196,8 @@ func TestIgnoreFileIsFetched(t *testing.T) {
 	w.write("y.log", "y\n")
 	w.write("src/a.c", "edited\n")
 	if p, r = w.checkpoint(session.Manual); *asked != 1 || p.Left != 3 || !r.Made {
-		t.Errorf("at the second checkpoint, ignore file was requested %d times; excluded %v, checkpoint %+v", *asked, r.Left, p)
+		t.Errorf("at the second checkpoint, ignore file was requested %d times; excluded %v, checkpoint %+v",
+			*asked, r.Left, p)
 	}
 }
 
@@ -232,7 +237,8 @@ func worldWithMissingIgnoreFile(t *testing.T) (w *world, asked *int, away *bool)
 	far := w.dir + "/far"
 	w.git(w.dir, "clone", "-q", "--bare", "--filter=blob:none", "file://"+w.dir+"/remote.git", "far")
 	w.git(far, "config", "remote.origin.promisor", "false")
-	repo, err := session.OpenRepo(w.dir+"/far-session.git", session.RepoOptions{Session: "s", Borrow: []string{far + "/objects"}})
+	repo, err := session.OpenRepo(w.dir+"/far-session.git",
+		session.RepoOptions{Session: "s", Borrow: []string{far + "/objects"}})
 	must(t, err)
 	t.Cleanup(func() { repo.Close() })
 	w.repo, w.o.Repo, w.o.Memory = repo, repo, ""

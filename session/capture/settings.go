@@ -135,14 +135,15 @@ type gitRun struct {
 	quiet bool     // treat exit status 1 as empty output: git config exits with 1 if the setting has no value
 }
 
-// git runs stock git on the mount's git directory and returns its standard output. The command must not access the working
-// tree in the mount.
+// git runs stock git on the mount's git directory and returns its standard output. The command must not access the
+// working tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	repo, err := guard.Open(ctx, c.o.GitDir)
 	if err != nil {
 		return nil, err
 	}
-	repo.Options = []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}
+	repo.Options = []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c",
+		"core.untrackedCache=false"}
 	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
 	repo.Base = append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks)
 	repo.Cwd, repo.Env = cmp.Or(r.dir, "/"), r.env

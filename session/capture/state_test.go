@@ -19,7 +19,8 @@ func (w *world) staged(s session.State) string {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "elsewhere")
 	w.git(w.dir, "init", "-q", "--object-format="+w.repo.Format().String(), dir)
-	must(w.t, os.WriteFile(filepath.Join(dir, ".git/objects/info/alternates"), []byte(filepath.Join(w.repo.Dir(), "objects")+"\n"), 0o644))
+	must(w.t, os.WriteFile(filepath.Join(dir, ".git/objects/info/alternates"),
+		[]byte(filepath.Join(w.repo.Dir(), "objects")+"\n"), 0o644))
 	w.git(dir, "read-tree", s.Index.Tree.String())
 	var lines strings.Builder
 	gone := map[string]bool{}
@@ -61,7 +62,8 @@ func TestStateIsGits(t *testing.T) {
 }
 
 func testState(t *testing.T, f object.Format) {
-	w := newWorld(t, f, map[string]gittest.File{"a": text("a\n"), "b": text("b\n"), "dir/c": text("c\n"), "dir/sub/d": text("d\n"), "x.sh": {Data: []byte("x\n"), Mode: "100755"}})
+	w := newWorld(t, f, map[string]gittest.File{"a": text("a\n"), "b": text("b\n"), "dir/c": text("c\n"),
+		"dir/sub/d": text("d\n"), "x.sh": {Data: []byte("x\n"), Mode: "100755"}})
 	check := func(step string) session.State {
 		t.Helper()
 		p, _ := w.checkpoint(session.Manual)
@@ -73,14 +75,16 @@ func testState(t *testing.T, f object.Format) {
 			t.Errorf("%s: index entries:\n%s\nwant\n%s", step, got, want)
 		}
 		head, _ := gittest.Git(w.ctx, w.plain, "symbolic-ref", "-q", "HEAD")
-		if s.Branch != head || p.Branch != head || s.Head.String() != w.git(w.plain, "rev-parse", "HEAD") || s.Head != p.Head {
+		if s.Branch != head || p.Branch != head || s.Head.String() != w.git(w.plain, "rev-parse", "HEAD") ||
+			s.Head != p.Head {
 			t.Errorf("%s: HEAD: got branch %q and commit %s, want those of git", step, s.Branch, s.Head)
 		}
 		var refs []string
 		for _, r := range append(s.Refs, s.Remote...) {
 			refs = append(refs, r.ID.String()+" "+r.Name)
 		}
-		if got, want := strings.Join(refs, "\n"), w.git(w.plain, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/notes", "refs/stash", "refs/tags")+
+		if got, want := strings.Join(refs, "\n"), w.git(w.plain, "for-each-ref", "--format=%(objectname) %(refname)",
+			"refs/heads", "refs/notes", "refs/stash", "refs/tags")+
 			"\n"+w.git(w.plain, "for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes"); got != want {
 			t.Errorf("%s: refs: got\n%s\nwant\n%s", step, got, want)
 		}

@@ -14,8 +14,8 @@ func (v *view) tracked(path string) bool {
 	return v.trackedMode(path) != 0
 }
 
-// trackedFile reports whether the index has an entry for path itself. If the index has only entries below path, a file at path
-// is untracked.
+// trackedFile reports whether the index has an entry for path itself. If the index has only entries below path, a file
+// at path is untracked.
 func (v *view) trackedFile(path string) bool {
 	if t, rel := v.of(path); t.special[rel] {
 		return true

@@ -43,8 +43,8 @@ func (d *directory) set(name string, c child) {
 	d.now[name] = c
 }
 
-// find returns the entry called name in list, and reports whether it exists. Git sorts a directory as if its name ended in a
-// slash, so find searches for a file first and then for a directory.
+// find returns the entry called name in list, and reports whether it exists. Git sorts a directory as if its name ended
+// in a slash, so find searches for a file first and then for a directory.
 func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, mode := range []object.Mode{object.ModeFile, object.ModeDir} {
 		i, ok := slices.BinarySearchFunc(list, object.TreeEntry{Name: name, Mode: mode}, object.CompareEntries)
@@ -83,8 +83,9 @@ func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	return d, nil
 }
 
-// within returns the directory at path, and keeps this directory and its parents in memory. If make is set, it creates missing
-// directories, which replace entries of other types. If make is not set, it returns nil if there is no directory at path.
+// within returns the directory at path, and keeps this directory and its parents in memory. If make is set, it creates
+// missing directories, which replace entries of other types. If make is not set, it returns nil if there is no
+// directory at path.
 func (t *trees) within(ctx context.Context, path string, make bool) (*directory, error) {
 	d, err := t.open(ctx, &t.root)
 	if err != nil {
@@ -163,9 +164,9 @@ func (t *trees) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// write returns the id of the directory c, and calls emit for each tree in it that has changed, children before parents.
-// A directory without entries becomes an entry of the empty tree: git accepts such an entry, although it never writes
-// one.
+// write returns the id of the directory c, and calls emit for each tree in it that has changed, children before
+// parents. A directory without entries becomes an entry of the empty tree: git accepts such an entry, although it never
+// writes one.
 func (t *trees) write(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
 	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
 		return c.id, nil

@@ -23,8 +23,8 @@ type InitialState struct {
 	Commit object.ID
 	// Tree is the tree of Commit; both are zero for an unborn branch.
 	Tree object.ID
-	// Refs returns the refs of the mounted remote. The tags among these refs also exist in the git directory. Refs is nil if the
-	// remote has no refs.
+	// Refs returns the refs of the mounted remote. The tags among these refs also exist in the git directory. Refs is nil
+	// if the remote has no refs.
 	Refs func() []packedrefs.Ref
 }
 
@@ -64,7 +64,8 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if len(x.Entries) == 0 {
 		return b.Tree.IsZero(), nil
 	}
-	// If the cached tree in the index is the tree of the commit, the index equals the commit, and its entries need no comparison.
+	// If the cached tree in the index is the tree of the commit, the index equals the commit, and its entries need no
+	// comparison.
 	known := x.Tree != nil && x.Tree.Count >= 0 && x.Tree.ID == b.Tree
 	return known && !slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
 		return e.Stage != 0 || e.AssumeValid || e.SkipWorktree || e.IntentToAdd
@@ -79,7 +80,8 @@ func (b InitialState) like(s session.State) bool {
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files may exist although nothing has changed
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout":
+			// these files may exist although nothing has changed
 		default:
 			return false
 		}

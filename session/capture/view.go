@@ -28,7 +28,8 @@ type view struct {
 	x     ignores   // decides which paths are ignored
 	main  tracked   // paths that git tracks in the main working tree
 	roots []tracked // paths that git tracks in the linked worktrees, in the order of Capturer.roots
-	// entries holds the paths of all entries. The value of a FrozenTree is the id of its tree; the value of other kinds is zero.
+	// entries holds the paths of all entries. The value of a FrozenTree is the id of its tree; the value of other kinds is
+	// zero.
 	entries map[string]object.ID
 	// changed holds the texts of the ignore files among the entries, by directory.
 	changed map[string][]byte
@@ -110,8 +111,8 @@ func (v *view) readRules(dir string) globs {
 	return g
 }
 
-// fetchRules fetches the ignore files in v.needs. A file that cannot be fetched counts as empty: a checkpoint with ignored
-// files is better than one that lacks files.
+// fetchRules fetches the ignore files in v.needs. A file that cannot be fetched counts as empty: a checkpoint with
+// ignored files is better than one that lacks files.
 func (v *view) fetchRules() {
 	for path, id := range v.needs {
 		text, err := []byte(nil), error(odb.ErrNotFound)
@@ -244,8 +245,8 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Rules outside of the working tree have changed. Files that have not changed may have become ignored, or may no longer be
-	// ignored.
+	// Rules outside of the working tree have changed. Files that have not changed may have become ignored, or may no
+	// longer be ignored.
 	if rules.print != c.mem.Rules {
 		whole = true
 	}
@@ -253,10 +254,12 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			token = ""
 		}
-		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, entries: map[string]object.ID{}, changed: map[string][]byte{},
-			parsed: map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
-		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{},
-			roots: c.roots}
+		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, entries: map[string]object.ID{},
+			changed: map[string][]byte{},
+			parsed:  map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
+		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf,
+			cached: map[string]bool{},
+			roots:  c.roots}
 		if whole {
 			v.from = c.o.BaseTree
 		}
@@ -271,7 +274,8 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 		if whole && token != "" {
 			continue
 		}
-		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: c.roots.has, MaxPinned: c.pinned})
+		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: c.roots.has,
+			MaxPinned: c.pinned})
 		if err != nil {
 			return nil, err
 		}
@@ -279,7 +283,8 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 			v.from, v.whole = c.o.BaseTree, true
 			clear(v.parsed)
 		}
-		stale, differs, err := v.storeEntries(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
+		stale, differs, err := v.storeEntries(frozen.Entries,
+			func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
 		// If the ignore files are the same as in the dry run, skip has selected the right directories.
 		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
 			v.frozen = frozen
@@ -299,7 +304,8 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 // unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
-		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: v.c.roots.has, DryRun: true})
+		dry, err := v.c.o.Tree.Freeze(v.ctx, token,
+			worktree.FreezeOptions{Skip: v.skipping(try), Enter: v.c.roots.has, DryRun: true})
 		if err != nil {
 			return false, err
 		}
@@ -307,7 +313,8 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 		if dry.Whole && token != "" {
 			return true, nil
 		}
-		stale, differs, err := v.storeEntries(dry.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return v.c.contentNow(v.ctx, e.Path) })
+		stale, differs, err := v.storeEntries(dry.Entries,
+			func(e *worktree.FrozenEntry) ([]byte, error) { return v.c.contentNow(v.ctx, e.Path) })
 		if err != nil {
 			return false, err
 		}
@@ -409,8 +416,8 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 // maxTreeCache is the maximum total number of tree entries in Capturer.treeCache.
 const maxTreeCache = 500_000
 
-// readTree returns the entries of the tree id. It looks in the cache, in the trees that are to be written, in the Repo, and in
-// Options.Trees. The zero id stands for the empty tree. The caller must not change the result.
+// readTree returns the entries of the tree id. It looks in the cache, in the trees that are to be written, in the Repo,
+// and in Options.Trees. The zero id stands for the empty tree. The caller must not change the result.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(c.format) {
 		return nil, nil

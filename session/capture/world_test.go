@@ -77,7 +77,8 @@ func (o objects) Open(_ context.Context, b worktree.Blob) (worktree.Content, err
 func newWorld(t testing.TB, f object.Format, files map[string]gittest.File) *world {
 	t.Helper()
 	w := &world{t: t, ctx: context.Background(), dir: t.TempDir()}
-	for k, v := range map[string]string{"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "XDG_CONFIG_HOME": filepath.Join(w.dir, "config"), "HOME": w.dir} {
+	for k, v := range map[string]string{"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null",
+		"XDG_CONFIG_HOME": filepath.Join(w.dir, "config"), "HOME": w.dir} {
 		t.Setenv(k, v)
 	}
 	remote, err := gittest.New(filepath.Join(w.dir, "remote.git"), gittest.RepoOptions{Format: f})
@@ -92,15 +93,17 @@ func newWorld(t testing.TB, f object.Format, files map[string]gittest.File) *wor
 	w.root = object.MustID(w.git(w.plain, "rev-parse", "HEAD^{tree}"))
 	w.repo, err = session.OpenRepo(filepath.Join(w.dir, "session.git"), session.RepoOptions{
 		Format: f, Session: "s", Remote: "file://" + filepath.Join(w.dir, "remote.git"),
-		Borrow: []string{filepath.Join(w.dir, "remote.git", "objects")}, Fresh: []string{filepath.Join(w.plain, ".git", "objects")},
+		Borrow: []string{filepath.Join(w.dir, "remote.git", "objects")},
+		Fresh:  []string{filepath.Join(w.plain, ".git", "objects")},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.repo.Close() })
 	w.openTree()
-	w.o = capture.Options{Tree: w.tree, GitDir: filepath.Join(w.plain, ".git"), Repo: w.repo, Memory: filepath.Join(w.dir, "memory"),
-		Base: w.commit, BaseTree: w.root, Rules: capture.Rules{NoDenyList: true}}
+	w.o = capture.Options{Tree: w.tree, GitDir: filepath.Join(w.plain, ".git"), Repo: w.repo,
+		Memory: filepath.Join(w.dir, "memory"),
+		Base:   w.commit, BaseTree: w.root, Rules: capture.Rules{NoDenyList: true}}
 	w.openCapturer()
 	return w
 }
@@ -270,7 +273,8 @@ func (w *world) want() string {
 	must(w.t, os.WriteFile(scratch, text, 0o600))
 	st, err := os.Stat(w.at(".git/index"))
 	must(w.t, err)
-	must(w.t, os.Chtimes(scratch, st.ModTime(), st.ModTime())) // git compares the index's mtime to find entries that it cannot trust
+	// git compares the index's mtime to find entries that it cannot trust
+	must(w.t, os.Chtimes(scratch, st.ModTime(), st.ModTime()))
 	run := func(args ...string) string {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = w.plain
@@ -298,7 +302,9 @@ func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	p, report := w.checkpoint(session.Manual)
 	w.emptyDirs(step, p)
 	if want := w.want(); w.withoutEmpty(p.Tree.String()) != want {
-		w.t.Fatalf("%s: tree of the checkpoint: got %s, want the tree of git, %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
+		w.t.Fatalf("%s: tree of the checkpoint: got %s, want the tree of git, %s:\n%s\nleft out: %+v\nstatus:\n%s", step,
+			p.Tree, want, w.diff(p.Tree.String(), want), report.Left,
+			w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
 	}
 	return p, report
 }
@@ -354,7 +360,8 @@ func (w *world) emptyDirs(step string, p session.Checkpoint) {
 		if rel == ".git" {
 			return fs.SkipDir
 		}
-		if names, err := os.ReadDir(path); err == nil && len(names) == 0 && !held[rel] && w.gitMay("check-ignore", "-q", "--no-index", rel+"/") != nil {
+		if names, err := os.ReadDir(path); err == nil && len(names) == 0 && !held[rel] &&
+			w.gitMay("check-ignore", "-q", "--no-index", rel+"/") != nil {
 			w.t.Fatalf("%s: the checkpoint lacks the empty directory %s", step, rel)
 		}
 		return nil
@@ -376,6 +383,7 @@ func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
 
 // rules returns the contents of all ignore files in the clone.
 func (w *world) rules() string {
-	out, _ := exec.Command("sh", "-c", "cd "+w.plain+" && for f in .git/info/exclude $(find . -name .gitignore); do echo \"== $f\"; cat $f; done").CombinedOutput()
+	out, _ := exec.Command("sh", "-c", "cd "+w.plain+
+		" && for f in .git/info/exclude $(find . -name .gitignore); do echo \"== $f\"; cat $f; done").CombinedOutput()
 	return string(out)
 }

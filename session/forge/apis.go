@@ -33,7 +33,8 @@ func (p pull) opened() Opened { return Opened{URL: p.URL, Number: p.Number} }
 
 // of reports whether the pull request p merges the branch r.Head into the branch r.Base, both in the same repository.
 func (p pull) of(r PullRequest) bool {
-	return p.Head.Ref == r.Head && p.Base.Ref == r.Base && p.Head.Repo != nil && p.Base.Repo != nil && p.Head.Repo.ID == p.Base.Repo.ID
+	return p.Head.Ref == r.Head && p.Base.Ref == r.Base && p.Head.Repo != nil && p.Base.Repo != nil &&
+		p.Head.Repo.ID == p.Base.Repo.ID
 }
 
 // changes returns the body of a request that changes a pull request. The parameter body is the name that the API uses

@@ -150,11 +150,13 @@ func New(o Options) (*Forge, error) {
 	return f, nil
 }
 
-// locate returns the address of a forge's web pages, without a slash at the end, and the path of a repository on the forge.
+// locate returns the address of a forge's web pages, without a slash at the end, and the path of a repository on the
+// forge.
 func locate(repository, address string) (web *url.URL, path string, err error) {
 	u, err := url.Parse(repository)
 	if host, rest, ok := strings.Cut(repository, ":"); (err != nil || u.Host == "") && ok && !strings.Contains(host, "/") {
-		u, err = &url.URL{Scheme: "ssh", Host: host[strings.LastIndex(host, "@")+1:], Path: "/" + strings.TrimPrefix(rest, "/")}, nil
+		u, err = &url.URL{Scheme: "ssh", Host: host[strings.LastIndex(host, "@")+1:],
+			Path: "/" + strings.TrimPrefix(rest, "/")}, nil
 	}
 	if err != nil || u.Host == "" {
 		return nil, "", ErrRepository

@@ -43,7 +43,8 @@ func serve(t *testing.T, headers map[string]string, exchanges []exchange) *httpt
 			t.Errorf("request %d: user agent: got %q", next, r.Header.Get("User-Agent"))
 		}
 		var body map[string]string
-		if err := json.NewDecoder(r.Body).Decode(&body); (err == nil) != (e.body != nil) || fmt.Sprint(body) != fmt.Sprint(e.body) {
+		if err := json.NewDecoder(r.Body).Decode(&body); (err == nil) != (e.body != nil) ||
+			fmt.Sprint(body) != fmt.Sprint(e.body) {
 			t.Errorf("request %d: body: got %v, %v, want %v", next, body, err, e.body)
 		}
 		if e.body != nil && r.Header.Get("Content-Type") != "application/json" {
@@ -77,7 +78,8 @@ func TestContracts(t *testing.T) {
 	list := "/api/v1/repos/team/app/pulls?limit=50&page=%d&state=open"
 	merges := "/api/v4/projects/team%2Fsub%2Fapp/merge_requests"
 	ask := merges + "?source_branch=afs%2Ffix+login&state=opened&target_branch=main"
-	hubHeaders := map[string]string{"Authorization": "Bearer secret", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+	hubHeaders := map[string]string{"Authorization": "Bearer secret", "Accept": "application/vnd.github+json",
+		"X-GitHub-Api-Version": "2022-11-28"}
 	for _, test := range []struct {
 		name      string
 		kind      Kind
@@ -105,14 +107,17 @@ func TestContracts(t *testing.T) {
 			{"GET", fmt.Sprintf(list, 2), nil, 200, `[` + ours + `]`},
 			{"PATCH", "/api/v1/repos/team/app/pulls/4", map[string]string{"body": "changes"}, 200, ours},
 		}, false},
-		{"gitlab creates", GitLab, "/team/sub/app.git", map[string]string{"Private-Token": "secret", "Authorization": ""}, false, []exchange{
-			{"GET", ask, nil, 200, `[{"iid":3,"web_url":"https://x/3","source_project_id":8,"target_project_id":7}]`},
-			{"POST", merges, map[string]string{"title": "Fix login", "description": "changes", "source_branch": "afs/fix login", "target_branch": "main"},
-				201, `{"iid":4,"web_url":"https://x/4"}`},
-		}, true},
+		{"gitlab creates", GitLab, "/team/sub/app.git", map[string]string{"Private-Token": "secret", "Authorization": ""},
+			false, []exchange{
+				{"GET", ask, nil, 200, `[{"iid":3,"web_url":"https://x/3","source_project_id":8,"target_project_id":7}]`},
+				{"POST", merges, map[string]string{"title": "Fix login", "description": "changes", "source_branch": "afs/fix login",
+					"target_branch": "main"},
+					201, `{"iid":4,"web_url":"https://x/4"}`},
+			}, true},
 		{"gitlab updates", GitLab, "/team/sub/app.git", map[string]string{"Private-Token": "secret"}, true, []exchange{
 			{"GET", ask, nil, 200, `[{"iid":4,"web_url":"https://x/4","source_project_id":7,"target_project_id":7}]`},
-			{"PUT", merges + "/4", map[string]string{"title": "Fix login", "description": "changes"}, 200, `{"iid":4,"web_url":"https://x/4"}`},
+			{"PUT", merges + "/4", map[string]string{"title": "Fix login", "description": "changes"}, 200,
+				`{"iid":4,"web_url":"https://x/4"}`},
 		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -142,7 +147,8 @@ func TestFailures(t *testing.T) {
 		status       int
 		answer, want string
 	}{
-		{422, `{"message":"Validation Failed","errors":[{"message":"No commits between main and x"}]}`, "No commits between main and x"},
+		{422, `{"message":"Validation Failed","errors":[{"message":"No commits between main and x"}]}`,
+			"No commits between main and x"},
 		{401, `{"message":"bad token secret\n"}`, "401: bad token ***"},
 		{409, `{"message":["Another open merge request already exists"]}`, "Another open merge request"},
 		{500, `<html>`, "status 500"},
@@ -161,7 +167,8 @@ func TestFailures(t *testing.T) {
 		}
 		_, err = f.Open(t.Context(), asked)
 		s.Close()
-		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") || len(err.Error()) > 600 {
+		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") ||
+			len(err.Error()) > 600 {
 			t.Errorf("answer %d %s: got error %v, want %q", test.status, test.answer, err, test.want)
 		}
 		var of *Error
@@ -175,10 +182,14 @@ func TestLocate(t *testing.T) {
 	for _, test := range []struct{ repository, address, kind, base, path string }{
 		{"https://github.com/team/app.git", "", "", "https://api.github.com", "/repos/team/app/pulls"},
 		{"git@github.com:team/app.git", "", "", "https://api.github.com", "/repos/team/app/pulls"},
-		{"ssh://git@gitlab.example.org:2222/a/b/app.git", "", "", "https://gitlab.example.org/api/v4", "/projects/a%2Fb%2Fapp/merge_requests"},
-		{"https://user:pass@git.example.org:8443/team/app", "", "github", "https://git.example.org:8443/api/v3", "/repos/team/app/pulls"},
-		{"https://git.example.org/gitea/team/app.git", "https://git.example.org/gitea/", "gitea", "https://git.example.org/gitea/api/v1", "/repos/team/app/pulls"},
-		{"ssh://git@ssh.example.org/team/app.git", "https://git.example.org", "gitea", "https://git.example.org/api/v1", "/repos/team/app/pulls"},
+		{"ssh://git@gitlab.example.org:2222/a/b/app.git", "", "", "https://gitlab.example.org/api/v4",
+			"/projects/a%2Fb%2Fapp/merge_requests"},
+		{"https://user:pass@git.example.org:8443/team/app", "", "github", "https://git.example.org:8443/api/v3",
+			"/repos/team/app/pulls"},
+		{"https://git.example.org/gitea/team/app.git", "https://git.example.org/gitea/", "gitea",
+			"https://git.example.org/gitea/api/v1", "/repos/team/app/pulls"},
+		{"ssh://git@ssh.example.org/team/app.git", "https://git.example.org", "gitea", "https://git.example.org/api/v1",
+			"/repos/team/app/pulls"},
 		{"https://codeberg.org/team/app", "", "", "https://codeberg.org/api/v1", "/repos/team/app/pulls"},
 	} {
 		f, err := New(Options{Repository: test.repository, URL: test.address, Kind: Kind(test.kind)})
@@ -199,8 +210,9 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: got the API %s and the path %s, want %s and %s", test.repository, base, path, test.base, test.path)
 		}
 	}
-	for repository, want := range map[string]error{"/srv/git/app.git": ErrRepository, "https://git.example.org/team/app.git": ErrUnknown,
-		"https://github.com/app": ErrRepository, "https://github.com/a/b/c": ErrRepository, "": ErrRepository} {
+	for repository, want := range map[string]error{"/srv/git/app.git": ErrRepository,
+		"https://git.example.org/team/app.git": ErrUnknown,
+		"https://github.com/app":               ErrRepository, "https://github.com/a/b/c": ErrRepository, "": ErrRepository} {
 		if _, err := New(Options{Repository: repository}); !errors.Is(err, want) {
 			t.Errorf("%q: got error %v, want %v", repository, err, want)
 		}

@@ -49,8 +49,8 @@ func Local(ctx context.Context, r *session.Repo, name string, c Change) error {
 	return err
 }
 
-// OnHold returns an error of the type *profile.OnHoldError if a hold applies to the session in a repository. It returns nil if the
-// repository does not have the session.
+// OnHold returns an error of the type *profile.OnHoldError if a hold applies to the session in a repository. It returns
+// nil if the repository does not have the session.
 func OnHold(r *session.Repo, name string) error {
 	m, _, err := session.ReadMeta(r, name)
 	if errors.Is(err, session.ErrNoMeta) {

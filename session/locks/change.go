@@ -66,8 +66,9 @@ func (f *File) Acquire(by Caller, patterns []string, ttl time.Duration, reason s
 				return nil, &HeldError{Pattern: pattern, Lock: other}
 			}
 		}
-		l := Lock{Session: by.Session, Actor: by.Actor, Host: by.Host, Pattern: pattern, Seconds: int64(ttl / time.Second), Reason: reason,
-			Since: now.UTC().Truncate(time.Millisecond)}
+		l := Lock{Session: by.Session, Actor: by.Actor, Host: by.Host, Pattern: pattern, Seconds: int64(ttl / time.Second),
+			Reason: reason,
+			Since:  now.UTC().Truncate(time.Millisecond)}
 		i := slices.IndexFunc(list, func(l Lock) bool { return l.Session == by.Session && l.Pattern == pattern })
 		if i >= 0 {
 			l.ID, l.Since = list[i].ID, list[i].Since
@@ -95,7 +96,8 @@ func (f *File) Acquire(by Caller, patterns []string, ttl time.Duration, reason s
 // Release removes locks and returns them. Each name is a pattern, or the id of a lock or its beginning. A lock of
 // another session is removed only if force is true; this adds a record of the forced removal, and needs a reason. If
 // one of the locks does not exist, or must not be removed, Release removes nothing.
-func (f *File) Release(by Caller, names []string, force bool, reason string, now time.Time) (removed []Lock, err error) {
+func (f *File) Release(by Caller, names []string, force bool, reason string,
+	now time.Time) (removed []Lock, err error) {
 	f.Prune(now)
 	list, forced := f.Locks, slices.Clone(f.Forced)
 	for _, name := range names {

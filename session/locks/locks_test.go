@@ -31,12 +31,14 @@ func acquire(t *testing.T, f *File, by Caller, pattern string, now time.Time) Lo
 func TestAcquire(t *testing.T) {
 	var f File
 	l := acquire(t, &f, alice, "src/login.c", start)
-	if want := start.Add(time.Hour); !l.Expires.Equal(want) || l.Session != "fix-login" || l.Actor != "alice" || l.Host != "desk" {
+	if want := start.Add(time.Hour); !l.Expires.Equal(want) || l.Session != "fix-login" || l.Actor != "alice" ||
+		l.Host != "desk" {
 		t.Errorf("lock: got %+v, want one that expires at %s", l, want)
 	}
 	for _, pattern := range []string{"src/login.c", "src", "src/*.c", "src/**", "**", "*/log[h-j]n.?", "src/login.c/x"} {
 		var held *HeldError
-		if _, err := f.Acquire(bob, []string{"other", pattern}, time.Hour, "", start); !errors.As(err, &held) || held.Lock.ID != l.ID {
+		if _, err := f.Acquire(bob, []string{"other", pattern}, time.Hour, "", start); !errors.As(err, &held) ||
+			held.Lock.ID != l.ID {
 			t.Errorf("lock %s of another session: got %v, want a HeldError with the first lock", pattern, err)
 		} else if !strings.Contains(err.Error(), "session fix-login (alice@desk)") {
 			t.Errorf("error: got %q, want the holder", err)
@@ -47,7 +49,8 @@ func TestAcquire(t *testing.T) {
 	}
 	acquire(t, &f, bob, "src/*.h", start)
 	again := acquire(t, &f, alice, "src/login.c", start.Add(time.Minute))
-	if again.ID != l.ID || !again.Since.Equal(l.Since) || !again.Expires.Equal(start.Add(61*time.Minute)) || len(f.Locks) != 2 {
+	if again.ID != l.ID || !again.Since.Equal(l.Since) || !again.Expires.Equal(start.Add(61*time.Minute)) ||
+		len(f.Locks) != 2 {
 		t.Errorf("the same lock again: got %+v, want the id of the first one and a later end", again)
 	}
 	acquire(t, &f, alice, "src", start.Add(2*time.Hour)) // the lock of bob has expired
@@ -56,7 +59,8 @@ func TestAcquire(t *testing.T) {
 func TestClocksMayDiffer(t *testing.T) {
 	var f File
 	l := acquire(t, &f, alice, "a", start)
-	for after, free := range map[time.Duration]bool{time.Hour - time.Second: false, time.Hour + Skew/2: false, time.Hour + Skew: true} {
+	for after, free := range map[time.Duration]bool{time.Hour - time.Second: false, time.Hour + Skew/2: false,
+		time.Hour + Skew: true} {
 		f := f
 		_, err := f.Acquire(bob, []string{"a"}, time.Hour, "", start.Add(after))
 		if (err == nil) != free || l.InForce(start.Add(after)) == free {
@@ -68,7 +72,8 @@ func TestClocksMayDiffer(t *testing.T) {
 func TestInvalid(t *testing.T) {
 	var f File
 	long := strings.Repeat("x", maxPattern+1)
-	for _, pattern := range []string{"", "/a", "../a", "a/..", "./a", "a/", "a//b", ".git", ".git/index", "a\nb", "[a", "**/x", "a/**/b", "a[/]b", `a\`, "a**", long} {
+	for _, pattern := range []string{"", "/a", "../a", "a/..", "./a", "a/", "a//b", ".git", ".git/index", "a\nb", "[a",
+		"**/x", "a/**/b", "a[/]b", `a\`, "a**", long} {
 		if _, err := f.Acquire(alice, []string{pattern}, time.Hour, "", start); !errors.Is(err, ErrInvalid) {
 			t.Errorf("lock %.20q: got %v, want %v", pattern, err, ErrInvalid)
 		} else if n := strings.Count(err.Error(), ErrInvalid.Error()); n != 1 {
@@ -108,7 +113,8 @@ func TestRelease(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0].ID != a.ID || got[1].ID != b.ID || len(f.Locks) != 0 {
 		t.Fatalf("force: got %v, %v, want both locks", got, err)
 	}
-	if len(f.Forced) != 1 || f.Forced[0].Lock.ID != a.ID || f.Forced[0].Actor != "bob" || f.Forced[0].Reason != "she is on holiday" {
+	if len(f.Forced) != 1 || f.Forced[0].Lock.ID != a.ID || f.Forced[0].Actor != "bob" ||
+		f.Forced[0].Reason != "she is on holiday" {
 		t.Errorf("records: got %+v, want one of the lock of alice", f.Forced)
 	}
 	if f.Prune(start.Add(KeepForced)); len(f.Forced) != 1 {
@@ -124,7 +130,8 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	if len(f.Forced) != maxForced || f.Forced[0].Reason != "1" {
-		t.Errorf("%d records, the first with reason %s, want %d without the oldest", len(f.Forced), f.Forced[0].Reason, maxForced)
+		t.Errorf("%d records, the first with reason %s, want %d without the oldest", len(f.Forced),
+			f.Forced[0].Reason, maxForced)
 	}
 	acquire(t, &f, alice, "a", start)
 	acquire(t, &f, bob, "b", start)
@@ -143,7 +150,8 @@ func TestRenew(t *testing.T) {
 	if at := f.RenewAt("fix-login"); !at.Equal(start.Add(20 * time.Minute)) {
 		t.Errorf("time of the renewal: got %s, want 20 minutes after the start", at)
 	}
-	if !f.Renew("fix-login", start.Add(30*time.Minute)) || !f.Locks[0].Expires.Equal(start.Add(90*time.Minute)) || !f.Locks[1].Expires.Equal(start.Add(time.Hour)) {
+	if !f.Renew("fix-login", start.Add(30*time.Minute)) || !f.Locks[0].Expires.Equal(start.Add(90*time.Minute)) ||
+		!f.Locks[1].Expires.Equal(start.Add(time.Hour)) {
 		t.Errorf("locks after a renewal of the first one: got %+v", f.Locks)
 	}
 	if f.Renew("try", start.Add(2*time.Hour)) {
@@ -170,7 +178,8 @@ func TestFile(t *testing.T) {
 	if got, err := Parse(nil); err != nil || len(got.Locks) != 0 {
 		t.Errorf("empty file: got %+v, %v", got, err)
 	}
-	for _, bad := range []string{"x", "[]", `{"version":2,"locks":[]}`, `{"locks":[{}]}`, strings.Replace(string(text), "a/**", "../a", 1),
+	for _, bad := range []string{"x", "[]", `{"version":2,"locks":[]}`, `{"locks":[{}]}`,
+		strings.Replace(string(text), "a/**", "../a", 1),
 		strings.Replace(string(text), `"alice"`, `""`, 1), strings.Replace(string(text), "3600", "0", 1)} {
 		if _, err := Parse([]byte(bad)); !errors.Is(err, ErrFile) {
 			t.Errorf("parse %.60s: got %v, want %v", bad, err, ErrFile)
@@ -241,8 +250,10 @@ func TestCovers(t *testing.T) {
 		pattern, dir string
 		want         bool
 	}{
-		{"a/b", "a", true}, {"a/b/c", "a", true}, {"a/b/c", "a/b", true}, {"a/b", "b", false}, {"a/b/c", "a/c", false}, {"*/x", "a", true},
-		{"a*/x", "b", false}, {"a/**", "a", true}, {"a/b/**", "a", true}, {"a/b/**", "c", false}, {"**", "a", true}, {"ab", "a", false},
+		{"a/b", "a", true}, {"a/b/c", "a", true}, {"a/b/c", "a/b", true}, {"a/b", "b", false}, {"a/b/c", "a/c", false},
+		{"*/x", "a", true},
+		{"a*/x", "b", false}, {"a/**", "a", true}, {"a/b/**", "a", true}, {"a/b/**", "c", false}, {"**", "a", true},
+		{"ab", "a", false},
 	} {
 		if got := CoversBelow(c.pattern, c.dir); got != c.want {
 			t.Errorf("%s covers %s or something below it: got %t, want %t", c.pattern, c.dir, got, c.want)
@@ -352,7 +363,8 @@ func TestView(t *testing.T) {
 		path  string
 		below bool
 		want  bool
-	}{{"src/login.c", false, true}, {"src", false, false}, {"src", true, true}, {"src/x", true, false}, {"doc/a.md", false, false}, {"s", true, false}} {
+	}{{"src/login.c", false, true}, {"src", false, false}, {"src", true, true}, {"src/x", true, false},
+		{"doc/a.md", false, false}, {"s", true, false}} {
 		if got := v.Refuses(c.path, c.below); got != c.want {
 			t.Errorf("change of %s, below %t, is refused: got %t, want %t", c.path, c.below, got, c.want)
 		}
@@ -361,10 +373,12 @@ func TestView(t *testing.T) {
 	if r := v.Refusals(); len(r) != 2 || r[0].Path != "src/login.c" || r[0].Count != 2 || r[0].Allowed {
 		t.Errorf("refusals: got %+v, want 2 paths, the file with 2 attempts first", r)
 	}
-	if notes := v.Notes(); len(notes) != 2 || !strings.Contains(notes[0], "src/login.c is locked by session fix-login (alice@desk) until") {
+	if notes := v.Notes(); len(notes) != 2 || !strings.Contains(notes[0],
+		"src/login.c is locked by session fix-login (alice@desk) until") {
 		t.Errorf("notes: got %q", notes)
 	}
-	if added := v.Set(f, Warn); len(added) != 1 || v.Refuses("src/login.c", false) || v.Locked("src/login.c") || !v.Active() {
+	if added := v.Set(f, Warn); len(added) != 1 || v.Refuses("src/login.c", false) ||
+		v.Locked("src/login.c") || !v.Active() {
 		t.Errorf("view that warns: got added %v", added)
 	}
 	if r := v.Refusals(); len(r) != 3 || !r[0].Allowed {

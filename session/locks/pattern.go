@@ -22,7 +22,8 @@ func CheckPattern(pattern string) error {
 	switch first, _, _ := strings.Cut(pattern, "/"); {
 	case len(pattern) > maxPattern:
 		why = "pattern is longer than 1024 bytes"
-	case pattern == "" || path.Clean(pattern) != pattern || strings.HasPrefix(pattern, "/") || first == ".." || first == ".":
+	case pattern == "" || path.Clean(pattern) != pattern || strings.HasPrefix(pattern, "/") ||
+		first == ".." || first == ".":
 		why = "pattern is not a path relative to the root of the working tree"
 	case first == ".git":
 		why = "files of git cannot be locked"
@@ -128,8 +129,8 @@ func Overlap(a, b string) bool {
 	return true
 }
 
-// token is a part of a glob for one component of a path: "*", which matches any number of characters, or a literal, "?" or
-// a set in brackets, which match one character.
+// token is a part of a glob for one component of a path: "*", which matches any number of characters, or a literal, "?"
+// or a set in brackets, which match one character.
 type token struct {
 	star   bool
 	ranges [][2]rune // characters that match; sorted, without overlaps
@@ -221,7 +222,8 @@ func meet(a, b string) bool {
 		return true
 	}
 	as, bs := tokens(a), tokens(b)
-	// row[j] states whether the tokens of a from i on, and those of b from j on, can match the same text. It is computed from the end.
+	// row[j] states whether the tokens of a from i on, and those of b from j on, can match the same text. It is computed
+	// from the end.
 	row := make([]bool, len(bs)+1)
 	for i := len(as); i >= 0; i-- {
 		before := row // the row of i+1

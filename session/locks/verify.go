@@ -58,7 +58,8 @@ func Verify(old, next File, by Pusher, now time.Time) error {
 		}
 	}
 	for _, l := range old.Locks {
-		if _, kept := find(next.Locks, l.ID); !kept && inForce(l) && !acts(l.Session) && !by.Controls && !slices.Contains(forced, l.ID) {
+		if _, kept := find(next.Locks, l.ID); !kept && inForce(l) && !acts(l.Session) && !by.Controls &&
+			!slices.Contains(forced, l.ID) {
 			return fmt.Errorf("%w, and is removed without a record of this", &HeldError{Pattern: l.Pattern, Lock: l})
 		}
 	}
@@ -81,7 +82,8 @@ func Verify(old, next File, by Pusher, now time.Time) error {
 			return fmt.Errorf("lock %s begins at a time that is not within %s of the server's", l.ID, clockSkew)
 		}
 		for _, other := range old.Locks {
-			if _, kept := find(next.Locks, other.ID); kept && other.Session != l.Session && inForce(other) && Overlap(l.Pattern, other.Pattern) {
+			if _, kept := find(next.Locks, other.ID); kept && other.Session != l.Session && inForce(other) &&
+				Overlap(l.Pattern, other.Pattern) {
 				return &HeldError{Pattern: l.Pattern, Lock: other}
 			}
 		}

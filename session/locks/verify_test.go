@@ -43,8 +43,10 @@ func TestVerify(t *testing.T) {
 		{"nothing", bound, edit(func(*File) {}), ""},
 		{"an own lock", bound, lock(bob, "lib", time.Hour, at), ""},
 		{"an own lock, with a token for all sessions", free, lock(bob, "lib", time.Hour, at), ""},
-		{"a lock of another user", bound, lock(Caller{Session: "try", Actor: "eve", Host: "h"}, "lib", time.Hour, at), "the token is of bob"},
-		{"a lock for another session", bound, lock(Caller{Session: "x", Actor: "bob", Host: "h"}, "lib", time.Hour, at), "for which the token may not lock"},
+		{"a lock of another user", bound, lock(Caller{Session: "try", Actor: "eve", Host: "h"}, "lib", time.Hour, at),
+			"the token is of bob"},
+		{"a lock for another session", bound, lock(Caller{Session: "x", Actor: "bob", Host: "h"}, "lib", time.Hour, at),
+			"for which the token may not lock"},
 		{"a lock that overlaps", bound, edit(func(f *File) {
 			other := l
 			other.ID, other.Session, other.Actor, other.Pattern = "01M80Q4Z50EZKC5YR3HTMPRYYQ", "try", "bob", "src/a"
@@ -54,13 +56,17 @@ func TestVerify(t *testing.T) {
 		{"a lock from the past", bound, lock(bob, "lib", time.Hour, at.Add(-10*time.Minute)), "not within"},
 		{"renewal", Pusher{Actor: "dave", Session: "fix-login"}, edit(func(f *File) { f.Renew("fix-login", at) }), ""},
 		{"renewal of another session", bound, edit(func(f *File) { f.Renew("fix-login", at) }), "may not lock"},
-		{"renewal for ever", Pusher{Actor: "alice"}, edit(func(f *File) { f.Locks[0].Expires = at.Add(24 * time.Hour) }), "too late"},
+		{"renewal for ever", Pusher{Actor: "alice"}, edit(func(f *File) { f.Locks[0].Expires = at.Add(24 * time.Hour) }),
+			"too late"},
 		{"another pattern", Pusher{Actor: "alice"}, edit(func(f *File) { f.Locks[0].Pattern = "lib" }), "may not lock"},
-		{"release of the own lock", Pusher{Actor: "dave", Session: "fix-login"}, edit(func(f *File) { f.ReleaseAll("fix-login") }), ""},
-		{"release of another session's lock", bound, edit(func(f *File) { f.ReleaseAll("fix-login") }), "removed without a record"},
+		{"release of the own lock", Pusher{Actor: "dave", Session: "fix-login"},
+			edit(func(f *File) { f.ReleaseAll("fix-login") }), ""},
+		{"release of another session's lock", bound, edit(func(f *File) { f.ReleaseAll("fix-login") }),
+			"removed without a record"},
 		{"release of all by an administrator", admin, File{Version: version}, ""},
 		{"forced removal", bound, force, ""},
-		{"forced removal under another name", Pusher{Actor: "eve", Session: "try"}, force, `by "bob" of session "try", but the token is of eve`},
+		{"forced removal under another name", Pusher{Actor: "eve", Session: "try"}, force,
+			`by "bob" of session "try", but the token is of eve`},
 		{"forced removal for another session", Pusher{Actor: "bob", Session: "x"}, force, "but the token is of bob"},
 		{"forced removal with another lock in the record", bound, edit(func(f *File) {
 			*f = force

@@ -145,7 +145,8 @@ func (o *others) find(path string, below bool) (Lock, bool) {
 func (v *View) record(path string, l Lock, allowed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	i := slices.IndexFunc(v.refusals, func(r Refusal) bool { return r.Path == path && r.Lock.ID == l.ID && r.Allowed == allowed })
+	i := slices.IndexFunc(v.refusals,
+		func(r Refusal) bool { return r.Path == path && r.Lock.ID == l.ID && r.Allowed == allowed })
 	if i < 0 {
 		text := "refused to change a path that is locked by another session"
 		if allowed {
@@ -169,7 +170,8 @@ func (v *View) Refusals() []Refusal {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	list := slices.DeleteFunc(slices.Clone(v.refusals), func(r Refusal) bool {
-		return o == nil || !slices.ContainsFunc(o.locks, func(l Lock) bool { return l.ID == r.Lock.ID && l.InForce(time.Now()) })
+		return o == nil || !slices.ContainsFunc(o.locks,
+			func(l Lock) bool { return l.ID == r.Lock.ID && l.InForce(time.Now()) })
 	})
 	slices.SortStableFunc(list, func(a, b Refusal) int { return cmp.Compare(b.Last.UnixNano(), a.Last.UnixNano()) })
 	return list
@@ -184,7 +186,8 @@ func (v *View) Notes() (notes []string) {
 	list := v.Refusals()
 	for i, r := range list {
 		if i == maxNotes {
-			return append(notes, fmt.Sprintf("%d more paths that other sessions have locked (artifactfs session locks)", len(list)-i))
+			return append(notes, fmt.Sprintf("%d more paths that other sessions have locked (artifactfs session locks)",
+				len(list)-i))
 		}
 		did := "refused"
 		if r.Allowed {

@@ -6,8 +6,8 @@
 // history of the mounted remote is not fetched: the requests name the base commit of the session as a commit that the
 // client has.
 //
-// Objects that the session remote lacks are fetched from the mounted remote (Options.Origin). An example is the base commit of a
-// session that was pushed without the history of the mounted remote.
+// Objects that the session remote lacks are fetched from the mounted remote (Options.Origin). An example is the base
+// commit of a session that was pushed without the history of the mounted remote.
 //
 // A Mirror must not be used by several goroutines concurrently.
 package mirror
@@ -80,7 +80,8 @@ const (
 // Open returns an empty Mirror of o.Remote. It requests the session remote's capabilities.
 func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
 	m := &Mirror{remote: o.Remote, open: o.Origin, origin: map[string]Remote{}, refs: map[string]object.ID{},
-		views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{}, based: map[object.ID]bool{}}
+		views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{},
+		based: map[object.ID]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
@@ -127,7 +128,8 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	if len(names) > 0 {
 		prefixes = []string{session.OwnerRef}
 		for _, n := range names {
-			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n), session.TranscriptRef(n),
+			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n),
+				session.TranscriptRef(n),
 				session.FactsRef(n))
 		}
 	}
@@ -204,7 +206,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 
 // fetchFrom sends the request r to a remote, and stores the fetched objects. If the server does not support filters or
 // shallow fetches, the request is sent without its filter or its depth.
-func (m *Mirror) fetchFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
+func (m *Mirror) fetchFrom(ctx context.Context, from Remote, caps transport.Capabilities,
+	r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
 	}
@@ -220,7 +223,8 @@ func (m *Mirror) fetchFrom(ctx context.Context, from Remote, caps transport.Capa
 		return err
 	}
 	defer resp.Pack.Close()
-	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true}, nil); err != nil {
+	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true},
+		nil); err != nil {
 		return err
 	}
 	// The views use the same pack directory as m.main, but each view has a separate list of packs.
@@ -315,14 +319,16 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 	if err != nil || m.based[base] { // either the session started on an unborn branch, or the commit was fetched before
 		return nil
 	}
-	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
+	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1,
+		Filter: "blob:none"}); err != nil {
 		return fmt.Errorf("fetch base commit %s of session %s: %w", base, name, err)
 	}
 	m.based[base] = true
 	return nil
 }
 
-// Commits fetches commits of the session called name, or of its mounted remote, without their history, and all trees of these commits.
+// Commits fetches commits of the session called name, or of its mounted remote, without their history, and all trees of
+// these commits.
 func (m *Mirror) Commits(ctx context.Context, name string, ids []object.ID) error {
 	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: ids, Depth: 1, Filter: "blob:none"})
 }

@@ -22,7 +22,8 @@ import (
 // Files writes the objects ids to packs in the directory dir, each of not much more than size bytes. It returns the ids
 // of the objects in each pack, by the path of the pack. It skips objects that gc has removed from the Repo in the
 // meantime, because they are not reachable any more.
-func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID, size int64) (map[string][]object.ID, error) {
+func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID,
+	size int64) (map[string][]object.ID, error) {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return !repo.Owned(id) })
 	slices.SortFunc(ids, object.ID.Compare)
 	ids = slices.Compact(ids)

@@ -38,10 +38,12 @@ func objectsOf(t *testing.T, size int) map[object.ID]odb.Outgoing {
 		blob := add(object.Blob, []byte(text.String()+strings.Repeat("more\n", i)))
 		entries := []object.TreeEntry{{Mode: object.ModeFile, Name: "file", ID: blob}}
 		for n := range 40 {
-			entries = append(entries, object.TreeEntry{Mode: object.ModeFile, Name: fmt.Sprintf("n%d", n), ID: add(object.Blob, fmt.Appendf(nil, "%d", n))})
+			entries = append(entries, object.TreeEntry{Mode: object.ModeFile, Name: fmt.Sprintf("n%d", n),
+				ID: add(object.Blob, fmt.Appendf(nil, "%d", n))})
 		}
 		tree := add(object.Tree, session.EncodeTree(entries))
-		id := add(object.Commit, fmt.Appendf(nil, "tree %s\n%sauthor a <a@b> %d +0000\ncommitter a <a@b> 1 +0000\n\ncommit\n", tree, parent, i))
+		id := add(object.Commit, fmt.Appendf(nil, "tree %s\n%sauthor a <a@b> %d +0000\ncommitter a <a@b> 1 +0000\n\ncommit\n",
+			tree, parent, i))
 		parent = "parent " + id.String() + "\n"
 	}
 	return all
@@ -88,7 +90,8 @@ func TestSmall(t *testing.T) {
 	for _, id := range ids {
 		fmt.Fprintln(&list, id)
 	}
-	if got := gittest.Must(t, dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)"); got != strings.TrimSpace(list.String()) {
+	if got := gittest.Must(t, dir, "cat-file", "--batch-all-objects",
+		"--batch-check=%(objectname)"); got != strings.TrimSpace(list.String()) {
 		t.Errorf("objects of the pack: got\n%s\nwant\n%s", got, list.String())
 	}
 	gittest.Must(t, dir, "fsck", "--full")

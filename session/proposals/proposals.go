@@ -55,7 +55,8 @@ var letters = map[string]string{"added": "A", "deleted": "D", "modified": "M", "
 // PathChange converts a change of package read, which was found without rename detection, into the type that this
 // package compares.
 func PathChange(c read.Change) control.PathChange {
-	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions), Removed: int64(c.Deletions)}
+	p := control.PathChange{Path: c.Path, Status: letters[c.Status], Added: int64(c.Additions),
+		Removed: int64(c.Deletions)}
 	if c.Binary || c.Lacking {
 		p.Added, p.Removed = -1, -1
 	}
@@ -174,8 +175,8 @@ func Shared(changes [][]control.PathChange, pairs []Pair) []control.SharedPath {
 	}
 	paths := map[string]*control.SharedPath{}
 	for _, p := range pairs {
-		// The function set records the verdict v of the pair p for a path. The verdict of the path itself is the worst verdict of
-		// all pairs: conflict is worse than clean, and clean is worse than same.
+		// The function set records the verdict v of the pair p for a path. The verdict of the path itself is the worst
+		// verdict of all pairs: conflict is worse than clean, and clean is worse than same.
 		set := func(path string, v control.Verdict) {
 			at := paths[path]
 			if at == nil {
@@ -191,8 +192,8 @@ func Shared(changes [][]control.PathChange, pairs []Pair) []control.SharedPath {
 			at.Pairs = append(at.Pairs, control.SharedPair{A: p.A, B: p.B, Verdict: v})
 		}
 		conflicts := map[string]bool{}
-		// A path that only one side has changed can also have a conflict, if the path was renamed or if a directory replaces a
-		// file.
+		// A path that only one side has changed can also have a conflict, if the path was renamed or if a directory replaces
+		// a file.
 		for _, path := range p.Conflicts {
 			if !conflicts[path] {
 				conflicts[path] = true

@@ -38,7 +38,8 @@ func TestFork(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	x, y := []control.PathChange{{Path: "x", Status: "A", New: "1"}}, []control.PathChange{{Path: "y", Status: "A", New: "1"}}
+	x, y := []control.PathChange{{Path: "x", Status: "A", New: "1"}},
+		[]control.PathChange{{Path: "y", Status: "A", New: "1"}}
 	side := func(base, tree string, changes []control.PathChange, cut bool) Side[string] {
 		return Side[string]{base, tree, changes, cut}
 	}
@@ -46,8 +47,9 @@ func TestClean(t *testing.T) {
 		a, b Side[string]
 		want bool
 	}{
-		"independent changes":        {side("base", "a", x, false), side("base", "b", y, false), true},
-		"changes that meet":          {side("base", "a", x, false), side("base", "b", []control.PathChange{{Path: "x", New: "2"}}, false), false},
+		"independent changes": {side("base", "a", x, false), side("base", "b", y, false), true},
+		"changes that meet": {side("base", "a", x, false),
+			side("base", "b", []control.PathChange{{Path: "x", New: "2"}}, false), false},
 		"changes of another base":    {side("other", "a", x, false), side("base", "b", y, false), false},
 		"incomplete changes":         {side("base", "a", x, false), side("base", "b", y, true), false},
 		"the same tree":              {side("other", "a", x, true), side("base", "a", x, true), true},
@@ -61,7 +63,8 @@ func TestClean(t *testing.T) {
 
 // TestIndependent compares independent and Shared with what git merges.
 func TestIndependent(t *testing.T) {
-	g := newTree(t, map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n", "b": "b", "dir/x": "x x x", "dir/y": "y y y", "dir/sub/z": "z z z", "run": "r"})
+	g := newTree(t, map[string]string{"a": "1\n2\n3\n4\n5\n6\n7\n", "b": "b", "dir/x": "x x x", "dir/y": "y y y",
+		"dir/sub/z": "z z z", "run": "r"})
 	for _, x := range []struct {
 		name        string
 		one, two    map[string]string // contents of the changed files; "": the file is removed
@@ -70,15 +73,19 @@ func TestIndependent(t *testing.T) {
 	}{
 		{"other files", map[string]string{"a": "x"}, map[string]string{"b": "y"}, true, nil},
 		{"the same change", map[string]string{"a": "x", "b": ""}, map[string]string{"a": "x", "dir/x": "2"}, true, nil},
-		{"other lines", map[string]string{"a": "0\n2\n3\n4\n5\n6\n7\n"}, map[string]string{"a": "1\n2\n3\n4\n5\n6\n8\n"}, false, nil},
+		{"other lines", map[string]string{"a": "0\n2\n3\n4\n5\n6\n7\n"}, map[string]string{"a": "1\n2\n3\n4\n5\n6\n8\n"},
+			false, nil},
 		{"same lines", map[string]string{"a": "x"}, map[string]string{"a": "y"}, false, []string{"a"}},
 		{"removed and changed", map[string]string{"a": ""}, map[string]string{"a": "y"}, false, []string{"a"}},
 		{"file and directory", map[string]string{"new": "x"}, map[string]string{"new/file": "y"}, false, []string{"new"}},
 		{"directory and file", map[string]string{"new/file": "x"}, map[string]string{"new": "y"}, false, []string{"new"}},
-		{"file replaced by directory", map[string]string{"b": "", "b/c": "x"}, map[string]string{"b": "y"}, false, []string{"b"}},
-		{"renamed directory", map[string]string{"dir/x": "", "dir/y": "", "dir/sub/z": "", "moved/x": "x x x", "moved/y": "y y y", "moved/sub/z": "z z z"},
+		{"file replaced by directory", map[string]string{"b": "", "b/c": "x"}, map[string]string{"b": "y"}, false,
+			[]string{"b"}},
+		{"renamed directory", map[string]string{"dir/x": "", "dir/y": "", "dir/sub/z": "", "moved/x": "x x x",
+			"moved/y": "y y y", "moved/sub/z": "z z z"},
 			map[string]string{"dir/new": "n"}, false, []string{"moved/new"}},
-		{"renamed directory above", map[string]string{"dir/x": "", "dir/y": "", "dir/sub/z": "", "moved/x": "x x x", "moved/y": "y y y", "moved/sub/z": "z z z"},
+		{"renamed directory above", map[string]string{"dir/x": "", "dir/y": "", "dir/sub/z": "", "moved/x": "x x x",
+			"moved/y": "y y y", "moved/sub/z": "z z z"},
 			map[string]string{"dir/sub/new": "n"}, false, []string{"moved/sub/new"}},
 		{"removed file elsewhere", map[string]string{"b": ""}, map[string]string{"dir/new": "n", "new": "n"}, true, nil},
 	} {
@@ -170,7 +177,8 @@ func TestShared(t *testing.T) {
 		{change("all", "1"), change("clash", "2")},
 		{change("all", "2"), change("clash", "1")},
 	}, []Pair{{0, 1, []string{"clash"}}, {0, 2, nil}, {1, 2, []string{"clash", "clash"}}})
-	want := "all [M M M] clean [{0 1 same} {0 2 clean} {1 2 clean}]; clash [M M M] conflict [{0 1 conflict} {0 2 same} {1 2 conflict}]; "
+	want :=
+		"all [M M M] clean [{0 1 same} {0 2 clean} {1 2 clean}]; clash [M M M] conflict [{0 1 conflict} {0 2 same} {1 2 conflict}]; "
 	text := ""
 	for _, p := range got {
 		text += fmt.Sprintf("%s %v %s %v; ", p.Path, p.Status, p.Verdict, p.Pairs)
@@ -181,7 +189,8 @@ func TestShared(t *testing.T) {
 }
 
 func TestCount(t *testing.T) {
-	s := control.ComparedSide{Changes: []control.PathChange{{Status: "A", Added: 3}, {Status: "D", Removed: 2}, {Status: "M", Added: 1, Removed: 1},
+	s := control.ComparedSide{Changes: []control.PathChange{{Status: "A", Added: 3}, {Status: "D", Removed: 2},
+		{Status: "M", Added: 1, Removed: 1},
 		{Status: "T"}, {Status: "M", Added: -1, Removed: -1}}}
 	s.ChangeCount = Count(s.Changes)
 	if s.Added != 1 || s.Removed != 1 || s.Modified != 3 || s.LinesAdded != 4 || s.LinesRemoved != 3 {
@@ -254,7 +263,8 @@ func (g *tree) changes(commit string) (all []control.PathChange) {
 
 // merge returns the paths that have conflicts when git merges two commits.
 func (g *tree) merge(one, two string) []string {
-	cmd := exec.CommandContext(g.t.Context(), "git", "merge-tree", "--write-tree", "--name-only", "--no-messages", one, two)
+	cmd := exec.CommandContext(g.t.Context(), "git", "merge-tree", "--write-tree", "--name-only",
+		"--no-messages", one, two)
 	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), gittest.Env()...)
 	out, err := cmd.Output() // exit status 1 reports conflicts
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {

@@ -30,7 +30,8 @@ func (l *Local) Read(_ context.Context, f File) (v Version, err error) {
 }
 
 // Change replaces a file by the result of the function edit; see Store.Change.
-func (l *Local) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
+func (l *Local) Change(ctx context.Context, f File, message string,
+	edit func(now Version) ([]byte, error)) (Version, error) {
 	// The new objects are not reachable until the ref is updated, so gc must not run in between.
 	defer l.Repo.Working()()
 	for range MaxTries {
@@ -44,7 +45,8 @@ func (l *Local) Change(ctx context.Context, f File, message string, edit func(no
 
 // try makes one attempt of Change. It returns an error that wraps session.ErrRefMoved if another writer has changed the
 // ref.
-func (l *Local) try(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
+func (l *Local) try(ctx context.Context, f File, message string,
+	edit func(now Version) ([]byte, error)) (Version, error) {
 	now, err := l.Read(ctx, f)
 	if err != nil {
 		return now, err

@@ -2,8 +2,8 @@
 // of a session. Store needs no mount and no local repository, so that a reviewer on any machine can use it. Local does
 // the same in the repository of a session on this host.
 //
-// The ref of a file points to a commit whose tree contains only the file. The parent of the commit is the previous version. Changes
-// are compare-and-swap: two writers at the same time never lose a change.
+// The ref of a file points to a commit whose tree contains only the file. The parent of the commit is the previous
+// version. Changes are compare-and-swap: two writers at the same time never lose a change.
 package reffile
 
 import (
@@ -86,7 +86,8 @@ func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, 
 // version. If another writer changes the file at the same time, Change calls edit again with the newer version. If edit
 // returns nil, nothing is written. Change returns errors of edit unchanged, and wraps errors of the type
 // *transport.Rejected.
-func (s *Store) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
+func (s *Store) Change(ctx context.Context, f File, message string,
+	edit func(now Version) ([]byte, error)) (Version, error) {
 	var v Version
 	err := Swap(ctx, s.Remote, f.Ref, func(format object.Format, old object.ID) (object.ID, []odb.Outgoing, error) {
 		v = Version{}

@@ -141,13 +141,15 @@ func TestNothingIsWritten(t *testing.T) {
 	each(t, func(t *testing.T, repo string, open func() *Store) {
 		s := open()
 		refused := errors.New("refused")
-		if _, err := s.Change(t.Context(), file, "", func(Version) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
+		if _, err := s.Change(t.Context(), file, "", func(Version) ([]byte, error) { return nil, refused }); !errors.Is(err,
+			refused) {
 			t.Errorf("got %v", err)
 		}
 		if _, err := s.Change(t.Context(), file, "", func(Version) ([]byte, error) { return nil, nil }); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Change(t.Context(), file, "", func(Version) ([]byte, error) { return make([]byte, MaxSize+1), nil }); !errors.Is(err, ErrTooLarge) {
+		if _, err := s.Change(t.Context(), file, "",
+			func(Version) ([]byte, error) { return make([]byte, MaxSize+1), nil }); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("file of more than 16 MiB: got %v", err)
 		}
 		if got := gittest.Must(t, repo, "for-each-ref"); got != "" {

@@ -63,8 +63,10 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	p := session.Checkpoint{ID: session.NewCheckpointID(now.Add(-time.Hour)), Session: "work", Tree: id("1"), Head: id("2")}
-	f := &fake{points: map[string]session.Checkpoint{"": p, string(p.ID): p}, joined: Joined{Tree: id("3").String(), Forward: true}}
+	p := session.Checkpoint{ID: session.NewCheckpointID(now.Add(-time.Hour)), Session: "work", Tree: id("1"),
+		Head: id("2")}
+	f := &fake{points: map[string]session.Checkpoint{"": p, string(p.ID): p},
+		joined: Joined{Tree: id("3").String(), Forward: true}}
 	r := &Review{Source: f, Session: "work", Log: approval.Log{Session: "work"}, Newest: p, Default: "main", Now: now,
 		Tip: func(string) string { return base }}
 	return &world{T: t, fake: f, Review: r}
@@ -130,13 +132,15 @@ func TestRequest(t *testing.T) {
 	for _, branch := range []string{"", "main", "refs/heads/main"} {
 		record, err := w.Review.Request(t.Context(), Request{Action: approval.Merge, Branch: branch})
 		s := record.Subject
-		if err != nil || s.Target != "refs/heads/main" || s.Base != base || s.Tree != id("3").String() || s.Commit != id("2").String() ||
+		if err != nil || s.Target != "refs/heads/main" || s.Base != base || s.Tree != id("3").String() ||
+			s.Commit != id("2").String() ||
 			s.Files != id("1").String() || !record.Expires.Equal(now.Add(24*time.Hour)) {
 			t.Errorf("request for branch %q: got %+v, %v, subject %+v", branch, record, err, s)
 		}
 	}
 	record, err := w.Review.Request(t.Context(), Request{Action: approval.Delete, Expires: time.Hour})
-	if err != nil || record.Subject.Tree != id("1").String() || record.Subject.Target != "" || !record.Expires.Equal(now.Add(time.Hour)) {
+	if err != nil || record.Subject.Tree != id("1").String() || record.Subject.Target != "" ||
+		!record.Expires.Equal(now.Add(time.Hour)) {
 		t.Errorf("request to delete: got %+v, %v, subject %+v", record, err, record.Subject)
 	}
 	problem := func(q Request, kind Kind, text string, change func(w *world)) {
@@ -150,8 +154,10 @@ func TestRequest(t *testing.T) {
 	none := func(*world) {}
 	problem(Request{Branch: "a..b"}, Invalid, `"a..b" cannot be the name of a branch`, none)
 	problem(Request{Checkpoint: "x"}, Missing, "no checkpoint", none)
-	problem(Request{}, Conflict, "changes are not committed: a, b, c and 2 more", func(w *world) { w.uncommitted = strings.Split("abcde", "") })
-	problem(Request{}, Conflict, "branch main already has all commits of session work", func(w *world) { w.joined.None = true })
+	problem(Request{}, Conflict, "changes are not committed: a, b, c and 2 more",
+		func(w *world) { w.uncommitted = strings.Split("abcde", "") })
+	problem(Request{}, Conflict, "branch main already has all commits of session work",
+		func(w *world) { w.joined.None = true })
 	problem(Request{}, Conflict, "session has no commit", func(w *world) {
 		p := w.Newest
 		p.Head = object.ID{}
@@ -189,7 +195,8 @@ func TestAnswer(t *testing.T) {
 	}
 	grant("request is void", func(w *world) { w.Newest.ID, w.Newest.Tree = session.NewCheckpointID(now), id("4") })
 	grant("request has expired at 2026-11-02T12:00:00Z", func(w *world) { w.Now = now.Add(24 * time.Hour) })
-	grant("branch main has moved from bbbbbbbbbb to no commit since", func(w *world) { w.Tip = func(string) string { return "" } })
+	grant("branch main has moved from bbbbbbbbbb to no commit since",
+		func(w *world) { w.Tip = func(string) string { return "" } })
 	grant("its checkpoint results in the tree 5", func(w *world) { w.joined.Tree = id("5").String() })
 	grant("policy of the repository is not valid", func(w *world) { w.policy(`{"version":9}`) })
 	grant("but HEAD of its checkpoint is 6", func(w *world) {
@@ -224,11 +231,13 @@ func TestStates(t *testing.T) {
 		t.Errorf("paths were read %d times, want once for each request", w.asked)
 	}
 	all, err := w.States(t.Context())
-	if err != nil || len(all) != 2 || all[0].Request.ID != second.Request.ID || all[1].Status != approval.Granted || all[0].Moved {
+	if err != nil || len(all) != 2 || all[0].Request.ID != second.Request.ID || all[1].Status != approval.Granted ||
+		all[0].Moved {
 		t.Errorf("states: got %+v, %v, want the newest first", all, err)
 	}
 	w.failed = &Problem{Text: "commit is missing"}
-	if third := w.requested(); third.Status != approval.Open || third.Missing != "a new request: the changed files cannot be read: commit is missing" {
+	if third := w.requested(); third.Status != approval.Open ||
+		third.Missing != "a new request: the changed files cannot be read: commit is missing" {
 		t.Errorf("request whose files cannot be read: got %+v", third)
 	}
 	failed := errors.New("disk")
@@ -244,7 +253,8 @@ func TestStates(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if all, err = w.States(t.Context()); err != nil || all[2].Status != approval.Open || !strings.HasPrefix(all[2].Missing, "a valid policy: ") {
+		if all, err = w.States(t.Context()); err != nil || all[2].Status != approval.Open ||
+			!strings.HasPrefix(all[2].Missing, "a valid policy: ") {
 			t.Errorf("state with the policy %v: got %+v, %v", lacks, all, err)
 		}
 	}
@@ -267,12 +277,14 @@ func TestRelate(t *testing.T) {
 		"crosswise":    {bases: []object.ID{head, tip}, problem: "have several merge bases"},
 	} {
 		forward, none, err := Relate(c.bases, head, tip, "refs/heads/main")
-		if forward != c.forward || none != c.none || (err != nil) != (c.problem != "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+		if forward != c.forward || none != c.none || (err != nil) != (c.problem != "") ||
+			err != nil && !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%s: got %v, %v, %v", what, forward, none, err)
 		}
 	}
 	var p *Problem
-	if err := Conflicts([]string{"a", "b", "c", "d"}, "refs/heads/main"); !errors.As(err, &p) || !slices.Equal(p.Paths, []string{"a", "b", "c", "d"}) ||
+	if err := Conflicts([]string{"a", "b", "c", "d"}, "refs/heads/main"); !errors.As(err, &p) ||
+		!slices.Equal(p.Paths, []string{"a", "b", "c", "d"}) ||
 		p.Text != "the merge with branch main has conflicts: a, b, c and 1 more" {
 		t.Errorf("conflicts: got %v", err)
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 func TestMessages(t *testing.T) {
-	commits := []Commit{{Message: "last\n\nbody\n"}, {Message: "Merge x", Merge: true}, {Message: "\nfirst\n"}, {Message: "fixup! other"}}
+	commits := []Commit{{Message: "last\n\nbody\n"}, {Message: "Merge x", Merge: true}, {Message: "\nfirst\n"},
+		{Message: "fixup! other"}}
 	for what, c := range map[string]struct{ got, want string }{
 		"title":                  {Title(commits), "first"},
 		"title of a correction":  {Title(commits[3:]), "fixup! other"},
@@ -26,7 +27,8 @@ func TestMessages(t *testing.T) {
 	for i := range maxListed + 2 {
 		many = append(many, Commit{Message: fmt.Sprint(i)})
 	}
-	if got := MergeMessage("work", "main", many); !strings.HasSuffix(got, "* 2\n... and 2 more commits\n") || strings.Contains(got, "* 1\n") {
+	if got := MergeMessage("work", "main", many); !strings.HasSuffix(got, "* 2\n... and 2 more commits\n") ||
+		strings.Contains(got, "* 1\n") {
 		t.Errorf("message with many commits: got %q", got)
 	}
 	if got := MergeMessage("work", "main", many[1:]); !strings.HasSuffix(got, "* 2\n... and 1 more commits\n") {

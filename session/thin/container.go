@@ -1,5 +1,5 @@
-// Package thin stores a session on a session remote that lacks the history of the mounted repository, without pushing that
-// history.
+// Package thin stores a session on a session remote that lacks the history of the mounted repository, without pushing
+// that history.
 //
 // A git server accepts a push only if all objects that are reachable from the new refs exist on the server. In thin
 // mode, the objects that were created in the session are therefore stored as packs inside of blobs. The commit whose
@@ -161,7 +161,8 @@ func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
 
 // encode returns the contents of the file container.json.
 func (m manifest) encode() ([]byte, error) {
-	j := manifestJSON{Version: version, Session: m.Session, Format: m.Format.String(), Base: baseJSON{URL: m.Base.URL, Commits: []string{}},
+	j := manifestJSON{Version: version, Session: m.Session, Format: m.Format.String(),
+		Base: baseJSON{URL: m.Base.URL, Commits: []string{}},
 		Next: m.Next, Packs: []packJSON{}, Refs: map[string]string{}}
 	for _, id := range m.Base.Commits {
 		j.Base.Commits = append(j.Base.Commits, id.String())
@@ -206,7 +207,8 @@ func decodeManifest(text []byte) (manifest, error) {
 
 // manifest converts j to a manifest. It returns an error if a field is invalid.
 func (j manifestJSON) manifest() (manifest, error) {
-	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next, Refs: make(map[string]object.ID, len(j.Refs))}
+	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next,
+		Refs: make(map[string]object.ID, len(j.Refs))}
 	switch j.Format {
 	case object.SHA1.String():
 		m.Format = object.SHA1
@@ -221,7 +223,8 @@ func (j manifestJSON) manifest() (manifest, error) {
 	case session.ValidName(j.Session) != nil:
 		return m, fmt.Errorf("invalid session name %.140q", j.Session)
 	case len(j.Packs)+len(j.Bases) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
-		return m, fmt.Errorf("too many entries: %d packs, %d refs, %d commits", len(j.Packs), len(j.Refs), len(j.Base.Commits))
+		return m, fmt.Errorf("too many entries: %d packs, %d refs, %d commits", len(j.Packs), len(j.Refs),
+			len(j.Base.Commits))
 	case j.Next < 0 || j.Next > 1<<40:
 		return m, fmt.Errorf("invalid number of the next pack %d", j.Next)
 	}
@@ -277,8 +280,8 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
-		// A container must not contain a ref that is always an ordinary ref (function direct), because such a ref could replace a
-		// ref that the session remote lists itself.
+		// A container must not contain a ref that is always an ordinary ref (function direct), because such a ref could
+		// replace a ref that the session remote lists itself.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("invalid ref %.200q", name)
 		}

@@ -13,7 +13,8 @@ func id(n int) object.ID { return object.MustID(strings.Repeat(string("012345678
 
 func example() manifest {
 	return manifest{
-		Session: "work", Format: object.SHA1, Base: Base{URL: "https://git.example/app.git", Commits: []object.ID{id(1)}}, Next: 3,
+		Session: "work", Format: object.SHA1, Base: Base{URL: "https://git.example/app.git", Commits: []object.ID{id(1)}},
+		Next:  3,
 		Packs: []packEntry{{packName(0), id(2), 100}, {packName(2), id(3), 7}},
 		Refs:  map[string]object.ID{"refs/heads/main": id(4), "refs/afs/j/work/main/000001": id(5)},
 	}
@@ -25,7 +26,8 @@ func TestManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := decodeManifest(text)
-	if err != nil || m.Refs["refs/heads/main"] != id(4) || len(m.Packs) != 2 || m.Packs[1] != example().Packs[1] || m.Base.Commits[0] != id(1) {
+	if err != nil || m.Refs["refs/heads/main"] != id(4) || len(m.Packs) != 2 || m.Packs[1] != example().Packs[1] ||
+		m.Base.Commits[0] != id(1) {
 		t.Errorf("decode the manifest: got %+v, %v", m, err)
 	}
 	for was, now := range map[string]string{
@@ -46,7 +48,8 @@ func TestManifest(t *testing.T) {
 			t.Errorf("decode the manifest with %s in place of %s: got %v", now, was, err)
 		}
 	}
-	if _, err := decodeManifest(bytes.Replace(text, []byte(`"version": 1`), []byte(`"version": 2`), 1)); !errors.Is(err, ErrNewer) {
+	if _, err := decodeManifest(bytes.Replace(text, []byte(`"version": 1`), []byte(`"version": 2`), 1)); !errors.Is(err,
+		ErrNewer) {
 		t.Errorf("decode a manifest of a later version: got %v", err)
 	}
 }
@@ -69,7 +72,8 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal(err)
 		}
 		same, err := decodeManifest(again)
-		if err != nil || same.Session != m.Session || len(same.Packs) != len(m.Packs) || len(same.Refs) != len(m.Refs) || same.Next != m.Next {
+		if err != nil || same.Session != m.Session || len(same.Packs) != len(m.Packs) || len(same.Refs) != len(m.Refs) ||
+			same.Next != m.Next {
 			t.Fatalf("manifest: first read as %+v, encoded as %s, then read as %+v, %v", m, again, same, err)
 		}
 	})

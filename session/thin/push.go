@@ -39,14 +39,15 @@ type Push struct {
 
 // Load describes the objects that a push of a session with a container sends.
 type Load struct {
-	Direct    []odb.Outgoing // objects that are reachable from the updated ordinary refs
-	Contained []object.ID    // ids of objects that are reachable from the refs in the container and that the container lacks
-	Base      Base           // history of the mounted repository to which these objects refer
+	Direct []odb.Outgoing // objects that are reachable from the updated ordinary refs
+	// ids of objects that are reachable from the refs in the container and that the container lacks
+	Contained []object.ID
+	Base      Base // history of the mounted repository to which these objects refer
 	// All returns the ids of all objects that are reachable from refs. It is called if the container has to be
 	// rewritten with only these objects. The result ok is false if this host does not know all of them.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes packs of the objects ids into the directory dir. It returns the ids of the objects in each pack, by the path of the
-	// pack. No pack is much larger than PackSize. Write leaves out objects that no longer exist on this host.
+	// Write writes packs of the objects ids into the directory dir. It returns the ids of the objects in each pack, by the
+	// path of the pack. No pack is much larger than PackSize. Write leaves out objects that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) (packs map[string][]object.ID, err error)
 	// Bases writes packs of objects of the mounted repository into the directory dir, so that readers can compare the
 	// files of the session with them. If all is false, objects that earlier calls have written need not be written
@@ -84,8 +85,8 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 		push.Close()
 		return nil, err
 	}
-	// A push replaces the container as a whole, by one compare-and-swap of its ref, so it can change or delete any number of the
-	// refs in the container atomically.
+	// A push replaces the container as a whole, by one compare-and-swap of its ref, so it can change or delete any number
+	// of the refs in the container atomically.
 	if p.thin {
 		p.Atomic, p.Delete = true, true
 	}
@@ -113,7 +114,8 @@ func (p *Push) UseContainer() error {
 	}
 	p.remote.UseContainer()
 	p.thin, p.Atomic, p.Delete = true, true, true
-	p.Refs = slices.DeleteFunc(slices.Clone(p.Refs), func(ref transport.Ref) bool { return !direct(ref.Name, p.remote.session) })
+	p.Refs = slices.DeleteFunc(slices.Clone(p.Refs),
+		func(ref transport.Ref) bool { return !direct(ref.Name, p.remote.session) })
 	p.Refs = append(p.Refs, owner)
 	return nil
 }
@@ -138,7 +140,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Unlock()
 	// moved is the result of each update if another process has replaced the container. The caller then lists the refs
 	// again and retries the push.
-	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "container was changed by another process"}
+	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved,
+		Text: "container was changed by another process"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
 	}
@@ -183,7 +186,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	}
 	branch := next.branch
 	if !branch.Tip.IsZero() {
-		send.Updates = append(send.Updates, transport.RefUpdate{Name: ReadableRef(r.session), Old: p.readable, New: branch.Tip})
+		send.Updates = append(send.Updates, transport.RefUpdate{Name: ReadableRef(r.session), Old: p.readable,
+			New: branch.Tip})
 		send.Pack = joinPacks(p.Format, branch.Pack, send.Pack)
 	}
 	send.Atomic = len(send.Updates) > 1 && p.push.Atomic

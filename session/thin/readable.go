@@ -31,7 +31,8 @@ const packHeader = 12
 
 // joinPacks returns a function that writes the objects of several packs as one pack. Deltas stay valid, because their
 // offsets are relative and the entries of each pack stay together.
-func joinPacks(f object.Format, packs ...func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
+func joinPacks(f object.Format,
+	packs ...func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -31,8 +31,9 @@ type Remote struct {
 
 	loading sync.Mutex // held while the container is read or replaced
 
-	mu            sync.Mutex         // protects the fields below
-	dir           string             // directory of the state and of extracted containers; "": a temporary directory is created
+	mu sync.Mutex // protects the fields below
+	// directory of the state and of extracted containers; "": a temporary directory is created
+	dir           string
 	own           bool               // whether dir is a temporary directory, which Close removes
 	usesContainer bool               // whether the session uses a container, even if none was pushed yet
 	tip           object.ID          // commit of the container; zero if no container is known
@@ -43,7 +44,8 @@ type Remote struct {
 	keepOld       bool               // whether the session remote refuses a container without the old one as parent
 }
 
-// New returns a Remote for the refs of the session called name. If name is empty, the Remote passes all calls to remote.
+// New returns a Remote for the refs of the session called name. If name is empty, the Remote passes all calls to
+// remote.
 func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	if log == nil {
 		log = zap.NewNop()
@@ -259,9 +261,9 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	u := r.unpacked
 	r.mu.Unlock()
 	if u == nil || !slices.ContainsFunc(req.Wants, u.objects.Has) {
-		// If the wants are not in the container, send the request to the session remote. An example is an ordinary ref that was
-		// updated after it was listed. A container that was pushed from this host was never extracted, because this host has all
-		// of its objects.
+		// If the wants are not in the container, send the request to the session remote. An example is an ordinary ref that
+		// was updated after it was listed. A container that was pushed from this host was never extracted, because this host
+		// has all of its objects.
 		return r.Remote.Fetch(ctx, req)
 	}
 	for _, id := range req.Wants {

@@ -27,7 +27,8 @@ type EraseRequest struct {
 // turns keep their numbers. The ref is set to a new commit without parents, so that the removed records become
 // unreachable: the next sweep deletes their objects, and session remotes get the new commit with the next push. The
 // function provide fetches contents that are missing on this host by their ids; it is nil if none is missing.
-func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
+func Erase(ctx context.Context, r *session.Repo, e EraseRequest,
+	provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
 		lines, _, err := Read(r, e.Session, provide)
@@ -58,7 +59,8 @@ func (e EraseRequest) wants(l Line) bool {
 
 // rewrite replaces the selected records in all files of the transcript by tombstones, and returns the ids of these
 // records. The map turns contains all records of the transcript by id.
-func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
+func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string,
+	turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
 		edit: func(_ string, text []byte) ([]byte, int, error) {
 			text, ids, err := e.lines(text, turns)
@@ -169,7 +171,8 @@ func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, i
 			continue
 		}
 		ids = append(ids, l.ID)
-		stone := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, Erased: &e.Stone,
+		stone := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane,
+			Erased:     &e.Stone,
 			StartsTurn: turns[l.ID].StartsTurn, Turn: turns[l.ID].Turn}
 		if err := w.Encode(stone); err != nil {
 			return nil, nil, err

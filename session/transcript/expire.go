@@ -31,7 +31,8 @@ const expiredBy, expiredWhy = "gc", "older than the retention"
 // consecutive records are removed, the last of them that began a turn is replaced by a tombstone, so that later turns
 // keep their numbers. Facts and the handoff are not part of a transcript and are kept. The function provide fetches
 // contents that are missing on this host by their ids; it is nil if none is missing.
-func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
+func Expire(ctx context.Context, r *session.Repo, e ExpireRequest,
+	provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
 		if dropped, err = e.expire(ctx, r, ref, provide); !errors.Is(err, session.ErrRefMoved) {
@@ -48,7 +49,8 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 // ref at the same time.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
-	// Reading all records is expensive. So check first, by the names of the segments, whether any segment may have to be dropped.
+	// Reading all records is expensive. So check first, by the names of the segments, whether any segment may have to be
+	// dropped.
 	if some, err := e.mayExpire(r, ref); err != nil || !some {
 		return 0, err
 	}
@@ -56,16 +58,16 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	if err != nil {
 		return 0, err
 	}
-	// A segment is dropped if its newest record is old enough. Read returns the records in order of time across all segments,
-	// so the last record that this loop finds for a segment is the newest one of the segment.
+	// A segment is dropped if its newest record is old enough. Read returns the records in order of time across all
+	// segments, so the last record that this loop finds for a segment is the newest one of the segment.
 	newest := map[string]time.Time{}
 	for _, l := range lines {
 		newest[segmentOf(l)] = l.Time
 	}
 	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // records that are replaced by tombstones, by id
-	// In each run of consecutive dropped records, only the last record that began a turn is replaced by a tombstone, because later
-	// turns are counted from that record. The variable last is the id of this record in the current run.
+	// In each run of consecutive dropped records, only the last record that began a turn is replaced by a tombstone,
+	// because later turns are counted from that record. The variable last is the id of this record in the current run.
 	last := ""
 	for _, l := range lines {
 		if !old(l) {
@@ -130,7 +132,8 @@ func isStone(l Line) bool {
 
 // drop removes the lines for which the function old returns true from the text of a file. It replaces those that are in
 // the map stays by tombstones. gone is the number of removed and replaced lines.
-func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
+func (e ExpireRequest) drop(text []byte, old func(Line) bool,
+	stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
 	for line := range bytes.Lines(text) {
@@ -148,7 +151,8 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		if gone++; !stone {
 			continue
 		}
-		left := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, StartsTurn: true, Turn: turn.Turn,
+		left := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, StartsTurn: true,
+			Turn:   turn.Turn,
 			Erased: &Tombstone{Time: e.Now.UTC(), By: expiredBy, Why: expiredWhy}}
 		if err := w.Encode(left); err != nil {
 			return nil, 0, err

@@ -24,14 +24,16 @@ func TestExpire(t *testing.T) {
 		}
 		checkpoints[name] = session.NewCheckpointID(at)
 		for n := range 2 {
-			_, err := Record(ctx, r, Batch{Session: "s", Lane: "main", Checkpoint: checkpoints[name], Time: at.Add(time.Duration(n) * time.Second),
+			_, err := Record(ctx, r, Batch{Session: "s", Lane: "main", Checkpoint: checkpoints[name],
+				Time:  at.Add(time.Duration(n) * time.Second),
 				Lines: []string{`{"role":"user","text":"` + name + `"}`, `{"role":"agent"}`}})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if _, _, err := ChangeFacts(ctx, r, FactsChange{Session: "s", By: "x", Time: now, Add: []string{"a fact"}}, nil); err != nil {
+	if _, _, err := ChangeFacts(ctx, r, FactsChange{Session: "s", By: "x", Time: now, Add: []string{"a fact"}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	expire := func(dry bool) int64 {

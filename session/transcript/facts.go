@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Facts and the handoff are stored in the tree of session.FactsRef, as facts.json and handoff.md. That ref is separate from the
-// transcript, so facts and handoff are kept when records are erased.
+// Facts and the handoff are stored in the tree of session.FactsRef, as facts.json and handoff.md. That ref is separate
+// from the transcript, so facts and handoff are kept when records are erased.
 const (
 	factsFile   = "facts.json"
 	handoffFile = "handoff.md"
@@ -106,7 +106,8 @@ func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 
 // make makes one attempt of ChangeFacts. It returns an error that wraps session.ErrRefMoved if another process changes
 // the ref at the same time.
-func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
+func (c FactsChange) make(ctx context.Context, r *session.Repo,
+	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	f, head, err := ReadFacts(r, c.Session, provide)
 	if err != nil {
 		return f, 0, err

@@ -55,8 +55,8 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 				name = ""
 			}
 		case '}', ']':
-			// After a value, continue with the name of the enclosing member. The name of a member whose value is an array applies
-			// to all elements of the array.
+			// After a value, continue with the name of the enclosing member. The name of a member whose value is an array
+			// applies to all elements of the array.
 			members = members[:len(members)-1]
 			name = ""
 			if len(members) > 0 {
@@ -88,7 +88,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 	}
 	redacted, n := Redact(value)
 	// A value that Redact does not recognize is removed if the name of its member marks it as a secret.
-	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 || doubtfulKey().MatchString(key) && random(value)) {
+	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 ||
+		doubtfulKey().MatchString(key) && random(value)) {
 		redacted, n = "[redacted "+strings.ToLower(key)+"]", 1
 	}
 	if n == 0 {

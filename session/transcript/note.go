@@ -118,8 +118,8 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 // git runs a git command in the git directory with the standard input in, and returns its output without surrounding
 // white space.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	// The configuration of the git directory names the mount as the working tree. The option --work-tree overrides this, because
-	// an access to the mount would wait for the daemon, which waits for this command.
+	// The configuration of the git directory names the mount as the working tree. The option --work-tree overrides this,
+	// because an access to the mount would wait for the daemon, which waits for this command.
 	repo, err := guard.Open(ctx, n.GitDir)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ import (
 func TestNotesDoNotWaitForOtherDirectories(t *testing.T) {
 	repo := func() string {
 		dir := t.TempDir()
-		for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=u", "-c", "user.email=u@x", "commit", "-q", "--allow-empty", "-m", "x"}} {
+		for _, args := range [][]string{{"init", "-q"},
+			{"-c", "user.name=u", "-c", "user.email=u@x", "commit", "-q", "--allow-empty", "-m", "x"}} {
 			if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
 				t.Fatalf("git %v: %v: %s", args, err, out)
 			}

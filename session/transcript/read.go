@@ -110,7 +110,8 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			return nil, head, fmt.Errorf("read transcript: %w", err)
 		}
 		for line := range bytes.Lines(text) {
-			if l, err := ParseLine(line); err == nil { // skip a line that cannot be parsed, because a later version may have written it
+			// skip a line that cannot be parsed, because a later version may have written it
+			if l, err := ParseLine(line); err == nil {
 				lines = append(lines, l)
 			}
 		}
@@ -128,7 +129,8 @@ func ParseLine(line []byte) (Line, error) {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Line{}, err
 	}
-	l := Line{ID: e.ID, Time: e.Time, Checkpoint: e.Checkpoint, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record,
+	l := Line{ID: e.ID, Time: e.Time, Checkpoint: e.Checkpoint, Session: e.Session, Lane: e.Lane, Actor: e.Actor,
+		Record: e.Record,
 		Erased: e.Erased, StartsTurn: e.StartsTurn, Turn: e.Turn}
 	if l.ID == "" {
 		sum := sha256.Sum256(bytes.TrimSpace(line))
@@ -172,7 +174,8 @@ const TurnPrefix = "turn:"
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {
-		return session.Checkpoint{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turn numbers start at 1", session.ErrNoCheckpoint)}
+		return session.Checkpoint{},
+			&session.FindError{Name: name, Err: fmt.Errorf("%w: turn numbers start at 1", session.ErrNoCheckpoint)}
 	}
 	lines, _, err := Read(r, r.Session(), provide)
 	if err != nil {

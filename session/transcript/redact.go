@@ -35,7 +35,8 @@ var kinds = []kind{
 		shape: begin(`(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{22,255})`), word: true},
 	{name: "gitlab token", hints: []string{"gl"},
 		shape: begin(`gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[A-Za-z0-9_-]{20,}`), word: true},
-	{name: "slack token", hints: []string{"xox", "xapp-"}, shape: begin(`(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,}`), word: true},
+	{name: "slack token", hints: []string{"xox", "xapp-"}, shape: begin(`(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,}`),
+		word: true},
 	{name: "slack webhook", hints: []string{"hooks.slack.com/"},
 		shape: begin(`hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/+-]{20,})`), secret: 1},
 	{name: "google key", hints: []string{"aiza", "ya29.", "gocspx-"},
@@ -47,20 +48,24 @@ var kinds = []kind{
 		shape: begin(`(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|` +
 			`dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{40,})`), word: true},
 	{name: "token", shape: begin(`(?i)[a-z0-9_.-]{2,}?[a-z0-9][a-z0-9_.~|:+/-]{13,}=*`), word: true, doubt: true},
-	{name: "token", hints: []string{"4b1d", "absk", "akcp", "aqvn", "cmvmdu", "dapi", "eaac", "eaam", "ezak", "eztk", "ltai", "pat", "sk"},
+	{name: "token", hints: []string{"4b1d", "absk", "akcp", "aqvn", "cmvmdu", "dapi", "eaac", "eaam", "ezak", "eztk",
+		"ltai", "pat", "sk"},
 		shape: begin(`(?:4b1d[A-Za-z0-9]{38}|ABSK[A-Za-z0-9+/]{109,}|AKCp[A-Za-z0-9]{69}|AQVN[A-Za-z0-9_-]{35,38}|` +
 			`cmVmdU[A-Za-z0-9]{58}|dapi[a-f0-9]{32}|EAA[CM][A-Za-z0-9]{100,}|EZ[AT]K[A-Za-z0-9]{54}|LTAI[A-Za-z0-9]{20}|` +
 			`pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|SK[a-fA-F0-9]{32})\b`), word: true},
-	{name: "token", hints: []string{".webhook.office.com/"}, shape: begin(`\.webhook\.office\.com/([A-Za-z0-9@/_-]{20,})`), secret: 1},
+	{name: "token", hints: []string{".webhook.office.com/"}, shape: begin(`\.webhook\.office\.com/([A-Za-z0-9@/_-]{20,})`),
+		secret: 1},
 	{name: "token", hints: []string{"_gitlab_session"}, shape: begin(`_gitlab_session=([A-Za-z0-9]{16,})`), secret: 1},
-	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`), word: true},
+	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`),
+		word: true},
 	{name: "password", hints: []string{"://"}, shape: begin(`://[^\s/:@"'<>\\]*:([^\s/@"'<>\\]+)@`), secret: 1},
 	{name: "token", hints: []string{"://"}, shape: begin(`://([A-Za-z0-9_.~%+-]{16,})@`), secret: 1, doubt: true},
 	{name: "authorization", hints: []string{"authorization"},
 		shape: begin(`(?i)authorization\\?["']?\s*[:=]\s*\\?["']?` +
 			`(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?([A-Za-z0-9._~+/-]{8,}=*)`), secret: 1},
-	{name: "authorization", hints: []string{"bearer", "basic"}, shape: begin(`(?i)(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,}=*)`),
-		word: true, secret: 1, doubt: true},
+	{name: "authorization", hints: []string{"bearer", "basic"},
+		shape: begin(`(?i)(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,}=*)`),
+		word:  true, secret: 1, doubt: true},
 	{name: "password", hints: []string{"passw", "pwd"},
 		shape:  begin(`(?i)(?:passw(?:or)?d|pwd)\\?["']?\s*(?:=|:\s)\s*\\?(?:"([^"\n\\]{4,})\\?"|'([^'\n]{4,})'|([^\s"',;&|)}\]\\]{4,}))`),
 		secret: -1},
@@ -95,7 +100,8 @@ func once(shape string) func() *regexp.Regexp {
 
 // Redact replaces each part of text that looks like a secret. It returns the result and the number of replaced secrets.
 func Redact(text string) (clean string, secrets int64) {
-	// Hints are compared in lower case. The copy in lower case has the same length, so positions in the copy are valid for text.
+	// Hints are compared in lower case. The copy in lower case has the same length, so positions in the copy are valid for
+	// text.
 	low := lower(text)
 	for _, k := range kinds {
 		if redacted, n := k.redact(text, low); n > 0 {
@@ -171,14 +177,15 @@ func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// redact replaces the secrets of this kind in text, and returns the result and the number of secrets. low is text in lower case.
+// redact replaces the secrets of this kind in text, and returns the result and the number of secrets. low is text in
+// lower case.
 func (k kind) redact(text, low string) (string, int64) {
 	var b strings.Builder
 	var n int64
 	last := 0
 	for _, at := range k.places(low) {
-		// A hint inside an earlier match does not begin another secret. For kinds whose field word is set, a hint in the middle of
-		// a word does not begin a secret either.
+		// A hint inside an earlier match does not begin another secret. For kinds whose field word is set, a hint in the
+		// middle of a word does not begin a secret either.
 		if at < last || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
@@ -230,7 +237,8 @@ func placeholder(v string) bool {
 	case low == "null", low == "none", low == "true", low == "false", low == "undefined", low == "string", low == "nil":
 		return true
 	}
-	for _, p := range []string{"process.env", "os.environ", "os.getenv", "env.", "getenv(", "secrets.", "your_", "your-", "redacted"} {
+	for _, p := range []string{"process.env", "os.environ", "os.getenv", "env.", "getenv(", "secrets.", "your_",
+		"your-", "redacted"} {
 		if strings.HasPrefix(low, p) {
 			return true
 		}
@@ -243,8 +251,8 @@ const (
 	leastEntropy = 3.0 // minimum entropy of a random value in bits per byte; most words have less
 )
 
-// random reports whether a value looks randomly generated: it is long enough, consists of many different characters, and mixes
-// digits with letters or upper case with lower case.
+// random reports whether a value looks randomly generated: it is long enough, consists of many different characters,
+// and mixes digits with letters or upper case with lower case.
 func random(v string) bool {
 	if len(v) < leastRandom {
 		return false

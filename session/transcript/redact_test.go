@@ -12,36 +12,45 @@ func letters(n int) string { return strings.Repeat("a1B2c3D4e5F6g7H8i9J0", 20)[:
 func TestSecretsOfKnownFormsAreRemoved(t *testing.T) {
 	key := "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIE" + letters(60) + "\n-----END RSA PRIVATE KEY-----"
 	for text, want := range map[string]string{
-		"id AKIA" + "IOSFODNN7EXAMPLE.":                                             "id [redacted aws key].",
-		"aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY":          "aws_secret_access_key = [redacted secret]",
-		"push with ghp_" + letters(36) + " now":                                     "push with [redacted github token] now",
-		"github_pat_" + letters(40):                                                 "[redacted github token]",
-		"glpat-" + letters(20):                                                      "[redacted gitlab token]",
-		"xoxb-123456789012-" + letters(24):                                          "[redacted slack token]",
-		"https://hooks.slack.com/services/T00000000/B00000000/" + letters(24):       "https://hooks.slack.com/services/[redacted slack webhook]",
-		"?key=AIza" + letters(35):                                                   "?key=[redacted google key]",
-		"ya29." + letters(40):                                                       "[redacted google key]",
-		"//registry.npmjs.org/:_authToken=npm_" + letters(36):                       "//registry.npmjs.org/:_authToken=[redacted npm token]",
-		"pypi-" + letters(60):                                                       "[redacted pypi token]",
-		"sk-proj-" + letters(40):                                                    "[redacted api key]",
-		"sk_live_" + letters(24):                                                    "[redacted api key]",
-		"hf_" + letters(34):                                                         "[redacted api key]",
-		"cookie eyJ" + letters(20) + ".eyJ" + letters(30) + "." + letters(43):       "cookie [redacted jwt]",
-		"before\n" + key + "\nafter":                                                "before\n[redacted private key]\nafter",
-		"cut -----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3BlbnNz":                    "cut [redacted private key]",
-		"git clone https://joe:hunter2@example.org/app.git":                         "git clone https://joe:[redacted password]@example.org/app.git",
-		"git clone https://" + letters(30) + "@example.org/app":                     "git clone https://[redacted token]@example.org/app",
-		"postgres://app:" + "s3cr3t@db:5432/app":                                    "postgres://app:[redacted password]@db:5432/app",
-		"curl -H 'Authorization: Bearer " + letters(24) + "'":                       "curl -H 'Authorization: Bearer [redacted authorization]'",
-		"Authorization: Basic am9lOmh1bnRlcjI=":                                     "Authorization: Basic [redacted authorization]",
-		"used bearer " + letters(30) + " there":                                     "used bearer [redacted authorization] there",
-		"export DB_PASSWORD=hunter2 && run":                                         "export DB_PASSWORD=[redacted password] && run",
-		"password: hunter2":                                                         "password: [redacted password]",
-		"PASSWD='correct horse battery'":                                            "PASSWD='[redacted password]'",
-		"DEPLOY_TOKEN=" + letters(20):                                               "DEPLOY_TOKEN=[redacted secret]",
-		`{\"client_secret\": \"` + letters(20) + `\"}`:                              `{\"client_secret\": \"[redacted secret]\"}`,
-		`api-key: "` + letters(32) + `", AKIA` + `IOSFODNN7EXAMPLE`:                 `api-key: "[redacted secret]", [redacted aws key]`,
-		"two ghp_" + letters(36) + " and gho_" + strings.ToUpper(letters(36)) + ".": "two [redacted github token] and [redacted github token].",
+		"id AKIA" + "IOSFODNN7EXAMPLE.":                                    "id [redacted aws key].",
+		"aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "aws_secret_access_key = [redacted secret]",
+		"push with ghp_" + letters(36) + " now":                            "push with [redacted github token] now",
+		"github_pat_" + letters(40):                                        "[redacted github token]",
+		"glpat-" + letters(20):                                             "[redacted gitlab token]",
+		"xoxb-123456789012-" + letters(24):                                 "[redacted slack token]",
+		"https://hooks.slack.com/services/T00000000/B00000000/" +
+			letters(24): "https://hooks.slack.com/services/[redacted slack webhook]",
+		"?key=AIza" + letters(35): "?key=[redacted google key]",
+		"ya29." + letters(40):     "[redacted google key]",
+		"//registry.npmjs.org/:_authToken=npm_" +
+			letters(36): "//registry.npmjs.org/:_authToken=[redacted npm token]",
+		"pypi-" + letters(60):    "[redacted pypi token]",
+		"sk-proj-" + letters(40): "[redacted api key]",
+		"sk_live_" + letters(24): "[redacted api key]",
+		"hf_" + letters(34):      "[redacted api key]",
+		"cookie eyJ" + letters(20) + ".eyJ" + letters(30) + "." + letters(43): "cookie [redacted jwt]",
+		"before\n" + key + "\nafter":                                          "before\n[redacted private key]\nafter",
+		"cut -----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3BlbnNz":              "cut [redacted private key]",
+		"git clone https://joe:hunter2@example.org/app.git":                   "git clone https://joe:[redacted password]@example.org/app.git",
+		"git clone https://" + letters(30) +
+			"@example.org/app": "git clone https://[redacted token]@example.org/app",
+		"postgres://app:" +
+			"s3cr3t@db:5432/app": "postgres://app:[redacted password]@db:5432/app",
+		"curl -H 'Authorization: Bearer " + letters(24) +
+			"'": "curl -H 'Authorization: Bearer [redacted authorization]'",
+		"Authorization: Basic am9lOmh1bnRlcjI=": "Authorization: Basic [redacted authorization]",
+		"used bearer " + letters(30) +
+			" there": "used bearer [redacted authorization] there",
+		"export DB_PASSWORD=hunter2 && run": "export DB_PASSWORD=[redacted password] && run",
+		"password: hunter2":                 "password: [redacted password]",
+		"PASSWD='correct horse battery'":    "PASSWD='[redacted password]'",
+		"DEPLOY_TOKEN=" + letters(20):       "DEPLOY_TOKEN=[redacted secret]",
+		`{\"client_secret\": \"` + letters(20) +
+			`\"}`: `{\"client_secret\": \"[redacted secret]\"}`,
+		`api-key: "` + letters(32) + `", AKIA` +
+			`IOSFODNN7EXAMPLE`: `api-key: "[redacted secret]", [redacted aws key]`,
+		"two ghp_" + letters(36) + " and gho_" + strings.ToUpper(letters(36)) +
+			".": "two [redacted github token] and [redacted github token].",
 	} {
 		got, n := Redact(text)
 		if got != want || n == 0 {
@@ -57,9 +66,12 @@ func TestSecretsOfKnownFormsAreRemoved(t *testing.T) {
 // or in JSON.
 func TestTokensOfServices(t *testing.T) {
 	for _, token := range []string{
-		"hvs." + letters(24), "glsa_" + letters(32) + "_1a2B3c4D", "lin_api_" + letters(40), "pplx-" + letters(48), "gsk_" + letters(40),
-		"shpat_" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "dapi" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "AGE-SECRET-KEY-1" + strings.ToUpper(letters(58)),
-		"SK" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "pscale_tkn_" + letters(40), "fm2_" + letters(80), "ops_eyJ" + letters(60), "PMAK-" + letters(24) + "-" + letters(34),
+		"hvs." + letters(24), "glsa_" + letters(32) + "_1a2B3c4D", "lin_api_" + letters(40), "pplx-" + letters(48),
+		"gsk_" + letters(40),
+		"shpat_" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "dapi" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+		"AGE-SECRET-KEY-1" + strings.ToUpper(letters(58)),
+		"SK" + "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "pscale_tkn_" + letters(40), "fm2_" + letters(80), "ops_eyJ" + letters(60),
+		"PMAK-" + letters(24) + "-" + letters(34),
 	} {
 		for _, c := range []string{"see %.", "(%)", `{"t":"%"}`, "%,next", "X=%", "'%'"} {
 			before, after, _ := strings.Cut(c, "%")
@@ -71,7 +83,8 @@ func TestTokensOfServices(t *testing.T) {
 	}
 	for _, text := range []string{
 		"pat.match(text)", "pul-requests are open", "live_test_upload_v2_with_3_parts", "xai-like-names-are-words",
-		"skipped 3 of 12", "SKIP1234", "patch.go:12", "dapi is a word", "AAAAEAACabCd1234EfGh5678", "a3-column layout", "shpat_ is the prefix",
+		"skipped 3 of 12", "SKIP1234", "patch.go:12", "dapi is a word", "AAAAEAACabCd1234EfGh5678", "a3-column layout",
+		"shpat_ is the prefix",
 	} {
 		if got, n := Redact(text); got != text || n != 0 {
 			t.Errorf("redact %q, which has no secret: got %q", text, got)
@@ -81,11 +94,16 @@ func TestTokensOfServices(t *testing.T) {
 
 func TestOrdinaryTextIsKept(t *testing.T) {
 	for _, text := range []string{
-		"", "the password is not known", "tokens: 12345", "token = next()", "max_tokens=4096", "SECRET=$SECRET", "password=${DB_PASSWORD}", "API_KEY=<your key>",
-		"password: ********", `token = os.environ["TOKEN"]`, "secret: process.env.SECRET_TOKEN_NAME", "basic authentication is enough for everybody",
-		"commit 0123456789abcdef0123456789abcdef01234567", "sha256:" + strings.Repeat("ab12", 16), "https://example.org/a:b@c", "git@github.com:team/app.git",
-		"ssh://git@example.org/app.git", "func tokenize(keyword string) error", "key: value", "primary_key: customer_identifier", "sk-learn is a library",
-		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----", "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "passwordless login", "bearer of bad news, and of a longword",
+		"", "the password is not known", "tokens: 12345", "token = next()", "max_tokens=4096", "SECRET=$SECRET",
+		"password=${DB_PASSWORD}", "API_KEY=<your key>",
+		"password: ********", `token = os.environ["TOKEN"]`, "secret: process.env.SECRET_TOKEN_NAME",
+		"basic authentication is enough for everybody",
+		"commit 0123456789abcdef0123456789abcdef01234567", "sha256:" + strings.Repeat("ab12", 16),
+		"https://example.org/a:b@c", "git@github.com:team/app.git",
+		"ssh://git@example.org/app.git", "func tokenize(keyword string) error", "key: value",
+		"primary_key: customer_identifier", "sk-learn is a library",
+		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----",
+		"01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "passwordless login", "bearer of bad news, and of a longword",
 	} {
 		if got, n := Redact(text); got != text || n != 0 {
 			t.Errorf("redact %q, which has no secret: got %q", text, got)
@@ -156,7 +174,8 @@ func FuzzMergeObjects(f *testing.F) {
 
 func TestObjectsAreMerged(t *testing.T) {
 	for _, c := range [][3]string{
-		{`{}`, `{}`, `{}`}, {`{"a":1}`, `{"b":2}`, `{"a":1,"b":2}`}, {`{"b":1,"a":{"x":1}}`, `{"a":{"y":2},"c":[3]}`, `{"b":1,"a":{"y":2},"c":[3]}`},
+		{`{}`, `{}`, `{}`}, {`{"a":1}`, `{"b":2}`, `{"a":1,"b":2}`},
+		{`{"b":1,"a":{"x":1}}`, `{"a":{"y":2},"c":[3]}`, `{"b":1,"a":{"y":2},"c":[3]}`},
 		{`{"a":1}` + "\n" + `{"a":2,"b":1}`, `{"c":3}`, `{"a":2,"b":1,"c":3}`}, // two lines, as git notes merge writes them
 	} {
 		if got, err := mergeObjects([]byte(c[0]), []byte(c[1])); err != nil || string(got) != c[2] {
@@ -166,7 +185,8 @@ func TestObjectsAreMerged(t *testing.T) {
 }
 
 func BenchmarkRedact(b *testing.B) {
-	text := strings.Repeat("the token of a key is not a secret, says https://example.org/ to whom it concerns; password rules apply. ", 640)
+	text :=
+		strings.Repeat("the token of a key is not a secret, says https://example.org/ to whom it concerns; password rules apply. ", 640)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		Redact(text)

@@ -1,8 +1,8 @@
 // Package transcript stores records about the work in a session: git notes on commits, a log of prompts, answers and
 // commands (the transcript), and facts with a handoff. It removes secrets before it writes anything (Redact).
 //
-// The records of a transcript are stored in the tree of session.TranscriptRef. Each batch of records adds one commit. The files
-// of the tree are:
+// The records of a transcript are stored in the tree of session.TranscriptRef. Each batch of records adds one commit.
+// The files of the tree are:
 //
 //	2006-01-02/POINT.jsonl        records of that day (in UTC) that were made while checkpoint POINT was the newest
 //	2006-01-02/POINT.0002.jsonl   records that did not fit into the first file
@@ -11,8 +11,8 @@
 // Each line is an object {"id","time","point","session","lane","actor","record":{...}}, where record is a JSON object
 // that the caller of Record has passed. An erased record is replaced by "erased":{"time","by","why"}.
 //
-// Notes are ordinary git notes on refs/notes/*. They are written by stock git in the mount's git directory, and git may have to
-// fetch the existing notes from the remote.
+// Notes are ordinary git notes on refs/notes/*. They are written by stock git in the mount's git directory, and git may
+// have to fetch the existing notes from the remote.
 package transcript
 
 import (
@@ -130,8 +130,9 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 			return nil, 0, &LineError{i + 1, err}
 		}
 		redacted += n
-		if err := e.Encode(envelope{ID: string(session.NewCheckpointID(b.Time)), Time: b.Time.UTC(), Checkpoint: b.Checkpoint, Session: b.Session,
-			Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
+		if err := e.Encode(envelope{ID: string(session.NewCheckpointID(b.Time)), Time: b.Time.UTC(), Checkpoint: b.Checkpoint,
+			Session: b.Session,
+			Lane:    b.Lane, Actor: b.Actor, Record: clean}); err != nil {
 			return nil, 0, &LineError{i + 1, err}
 		}
 	}
@@ -152,7 +153,8 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	}
 	day := b.Time.UTC().Format(time.DateOnly)
 	var files []object.TreeEntry
-	at, known := slices.BinarySearchFunc(days, day, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	at, known := slices.BinarySearchFunc(days, day,
+		func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
 	if known {
 		if files, err = r.Tree(days[at].ID); err != nil {
 			return err
@@ -184,7 +186,8 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
-	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
+	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit},
+		[]session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
 // treeOf returns the entries of the root tree of a commit, or no entries for the zero id.
@@ -204,7 +207,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 // of the bytes of the names.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
-	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	at, known := slices.BinarySearchFunc(entries, e.Name,
+		func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
 	if known {
 		entries[at] = e
 		return entries
@@ -217,7 +221,8 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
 		name = partName(b.Checkpoint, n)
-		at, known := slices.BinarySearchFunc(files, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+		at, known := slices.BinarySearchFunc(files, name,
+			func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
 		if !known {
 			return name, nil, nil
 		}
@@ -255,7 +260,8 @@ func stem(p session.CheckpointID) string {
 	return string(p)
 }
 
-// Files returns the ids of the files that contain the records of checkpoint p in the transcript of session name, oldest first.
+// Files returns the ids of the files that contain the records of checkpoint p in the transcript of session name, oldest
+// first.
 func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.ID, _ error) {
 	head, err := r.Ref(session.TranscriptRef(name))
 	if err != nil {

@@ -21,7 +21,8 @@ func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a",
+		"GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("git %s failed: %v\n%s", strings.Join(args, " "), err, out)
@@ -44,7 +45,8 @@ func TestRecordsAreThereForGit(t *testing.T) {
 		r := newRepo(t, f)
 		at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
 		p := session.NewCheckpointID(at)
-		batch := Batch{Session: "work", Lane: "main", Checkpoint: p, Actor: "robot", Time: at, Lines: []string{`{"role": "user"}`, `{"password":"hunter2"}`}}
+		batch := Batch{Session: "work", Lane: "main", Checkpoint: p, Actor: "robot", Time: at,
+			Lines: []string{`{"role": "user"}`, `{"password":"hunter2"}`}}
 		done, err := Record(t.Context(), r, batch)
 		if err != nil || done != (Recorded{Ref: "refs/afs/transcript/work", Lines: 2, Redacted: 1}) {
 			t.Fatalf("record two lines: got %+v, %v, want 2 lines and 1 redacted", done, err)
@@ -58,7 +60,8 @@ func TestRecordsAreThereForGit(t *testing.T) {
 		if _, err := Record(t.Context(), r, other); err != nil {
 			t.Fatal(err)
 		}
-		want := `{"time":"2026-11-22T03:04:05Z","point":"` + string(p) + `","session":"work","lane":"main","actor":"robot","record":{"role":"user"}}
+		want := `{"time":"2026-11-22T03:04:05Z","point":"` + string(p) +
+			`","session":"work","lane":"main","actor":"robot","record":{"role":"user"}}
 {"time":"2026-11-22T03:04:05Z","point":"` + string(p) + `","session":"work","lane":"main","actor":"robot","record":{"password":"[redacted password]"}}
 {"time":"2026-11-22T03:04:05Z","point":"` + string(p) + `","session":"work","lane":"main","actor":"robot","record":{"n":3}}
 `
@@ -66,10 +69,12 @@ func TestRecordsAreThereForGit(t *testing.T) {
 		if got := id.ReplaceAllString(git(t, r.Dir(), "show", done.Ref+":2026-11-22/"+string(p)+".jsonl"), ""); got != want {
 			t.Errorf("files of the transcript: got\n%s", got)
 		}
-		if got := git(t, r.Dir(), "log", "--format=%s", done.Ref); got != "record: 1 lines\nrecord: 1 lines\nrecord: 2 lines\n" {
+		if got := git(t, r.Dir(), "log", "--format=%s",
+			done.Ref); got != "record: 1 lines\nrecord: 1 lines\nrecord: 2 lines\n" {
 			t.Errorf("git log of the transcript:\n%s", got)
 		}
-		if got := git(t, r.Dir(), "ls-tree", "-r", "--name-only", done.Ref); got != "2026-11-22/"+string(p)+".jsonl\n2026-11-23/none.jsonl\n" {
+		if got := git(t, r.Dir(), "ls-tree", "-r", "--name-only", done.Ref); got != "2026-11-22/"+string(p)+
+			".jsonl\n2026-11-23/none.jsonl\n" {
 			t.Errorf("git ls-tree of the transcript:\n%s", got)
 		}
 		git(t, r.Dir(), "fsck", "--strict")
@@ -104,14 +109,16 @@ func TestLongTranscriptsAreCut(t *testing.T) {
 	p := session.NewCheckpointID(at)
 	line := `{"text":"` + strings.Repeat("word ", 5000) + `"}`
 	for range 8 {
-		if _, err := Record(t.Context(), r, Batch{Session: "work", Checkpoint: p, Time: at, Lines: []string{line}}); err != nil {
+		if _, err := Record(t.Context(), r, Batch{Session: "work", Checkpoint: p, Time: at,
+			Lines: []string{line}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n, err := countOf(r, "work", p); n != 8 || err != nil {
 		t.Errorf("lines of the transcript: got %d, %v", n, err)
 	}
-	if names := strings.Count(git(t, r.Dir(), "ls-tree", "-r", "--name-only", "refs/afs/transcript/work"), "\n"); names != 3 {
+	if names := strings.Count(git(t, r.Dir(), "ls-tree", "-r", "--name-only", "refs/afs/transcript/work"),
+		"\n"); names != 3 {
 		t.Errorf("files of the transcript: got %d", names)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
@@ -140,7 +147,8 @@ func TestNotes(t *testing.T) {
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "-b", "main")
 	gitDir := filepath.Join(dir, ".git")
-	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{}`)}); !errors.Is(err, ErrNoCommit) {
+	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{}`)}); !errors.Is(err,
+		ErrNoCommit) {
 		t.Errorf("note in a repository without a commit: got %v", err)
 	}
 	git(t, dir, "commit", "-q", "--allow-empty", "-m", "one")
@@ -174,11 +182,13 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	for _, commit := range []string{"nope", "--all", "HEAD^{tree}"} {
-		if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", Commit: commit, JSON: []byte(`{}`)}); !errors.Is(err, ErrNoCommit) {
+		if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", Commit: commit,
+			JSON: []byte(`{}`)}); !errors.Is(err, ErrNoCommit) {
 			t.Errorf("add a note to the commit %q: got %v, want ErrNoCommit", commit, err)
 		}
 	}
-	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{`)}); !errors.Is(err, ErrNotJSON) {
+	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{`)}); !errors.Is(err,
+		ErrNotJSON) {
 		t.Error(err)
 	}
 }
@@ -197,7 +207,8 @@ func countOf(r *session.Repo, name string, p session.CheckpointID) (n int64, err
 func TestTurns(t *testing.T) {
 	r := newRepo(t, object.SHA1)
 	lines := []string{
-		`{"type":"system","text":"before"}`, `{"type":"prompt","text":"one"}`, `{"type":"tool","role":"assistant"}`, `{"type":"tool_result","role":"user"}`,
+		`{"type":"system","text":"before"}`, `{"type":"prompt","text":"one"}`, `{"type":"tool","role":"assistant"}`,
+		`{"type":"tool_result","role":"user"}`,
 		`{"role":"user","text":"two"}`, `{"role":"assistant"}`, `{"turn":7,"text":"seven"}`, `{"turn":7}`,
 	}
 	if _, err := Record(t.Context(), r, Batch{Session: "work", Time: time.Now(), Lines: lines}); err != nil {
@@ -219,7 +230,8 @@ func TestTurns(t *testing.T) {
 		t.Errorf("turns of the records: got %v, want %v", got, want)
 	}
 	read, _, _ := Read(r, "work", nil)
-	erased, err := Erase(t.Context(), r, EraseRequest{Session: "work", IDs: map[string]bool{read[1].ID: true, read[6].ID: true}, Stone: Tombstone{Time: time.Now(), By: "me"}}, nil)
+	erased, err := Erase(t.Context(), r, EraseRequest{Session: "work",
+		IDs: map[string]bool{read[1].ID: true, read[6].ID: true}, Stone: Tombstone{Time: time.Now(), By: "me"}}, nil)
 	if err != nil || len(erased) != 2 {
 		t.Errorf("erased: got %v, %v, want two records", erased, err)
 	}

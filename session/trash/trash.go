@@ -78,7 +78,8 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 		kind, rest, _ := strings.Cut(rest, "/")
 		first, _, _ := strings.Cut(rest, "/")
 		switch {
-		// Cache entries and read profiles belong to no session, not even to one called "entries", or to one called like a profile.
+		// Cache entries and read profiles belong to no session, not even to one called "entries", or to one called like a
+		// profile.
 		case strings.HasPrefix(name, session.EntryPrefix), strings.HasPrefix(name, session.ProfilePrefix):
 		case name == thin.ReadableRef(l.Session):
 			if hadContainer(l.Session, there) {
@@ -145,7 +146,8 @@ var pauses = backoff.Backoff{First: 100 * time.Millisecond, Longest: 3 * time.Se
 // refs again and tries again. Each attempt copies all refs of the session to the trash, including those that an earlier
 // attempt or an interrupted call has already removed, because Undelete restores the refs of one deletion.
 func Delete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID, head string,
-	of func(there map[string]object.ID) map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
+	of func(there map[string]object.ID) map[string]object.ID,
+	now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	mine = of(there)
 	refs := maps.Clone(mine)
 	gone, earlier := unfinishedDeletion(name, there, mine)
@@ -155,7 +157,8 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 		at := now.Add(time.Duration(try) * time.Second)
 		kept, err = deleteOnce(ctx, remote, name, refs, gone, head, at)
 		var refused *transport.Rejected
-		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved && refused.Kind != transport.RejectAtomic || try == deleteTries-1 {
+		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved && refused.Kind != transport.RejectAtomic ||
+			try == deleteTries-1 {
 			break
 		}
 		if !pauses.Wait(ctx, try+1) {
@@ -195,8 +198,8 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, there ma
 	return mine, kept, err
 }
 
-// begun returns what an interrupted deletion of the session called name has left: the refs that it has removed, and its copies in
-// the trash. The map mine holds the refs of the session that are still there. Both results are empty if the
+// begun returns what an interrupted deletion of the session called name has left: the refs that it has removed, and its
+// copies in the trash. The map mine holds the refs of the session that are still there. Both results are empty if the
 // last deletion of this name was of another session: one of its own refs then had another value.
 func unfinishedDeletion(name string, there, mine map[string]object.ID) (gone, copies map[string]object.ID) {
 	gone, copies = map[string]object.ID{}, map[string]object.ID{}
@@ -228,7 +231,8 @@ func unfinishedDeletion(name string, there, mine map[string]object.ID) (gone, co
 
 // deleteOnce makes one attempt to move refs, the refs of the session name, to the trash. It also copies the refs gone,
 // which were removed before, to the trash. It returns the names of the refs that remain.
-func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs, gone map[string]object.ID, head string,
+func deleteOnce(ctx context.Context, remote *transport.Remote, name string,
+	refs, gone map[string]object.ID, head string,
 	now time.Time) (kept []string, err error) {
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
@@ -272,9 +276,11 @@ func deleteOnce(ctx context.Context, remote *transport.Remote, name string, refs
 	return kept, nil
 }
 
-// keep removes the copies of refs that are still on the session remote, after it has refused to delete a session. Otherwise the
-// session would be listed as deleted. copies are the updates that have made the copies of refs, in the order of their names.
-func undoCopies(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate, refs map[string]object.ID) error {
+// keep removes the copies of refs that are still on the session remote, after it has refused to delete a session.
+// Otherwise the session would be listed as deleted. copies are the updates that have made the copies of refs, in the
+// order of their names.
+func undoCopies(ctx context.Context, remote *transport.Remote, name string, copies []transport.RefUpdate,
+	refs map[string]object.ID) error {
 	there, _, err := Refs(ctx, remote)
 	if err != nil {
 		return err
@@ -382,7 +388,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 // move updates refs of a session remote. If all is set and the server supports atomic pushes, either all updates are
 // made or none. kept lists the refs that the server refuses to delete; any other refused update is returned as an
 // error.
-func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
+func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate,
+	all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil
 	}
@@ -401,7 +408,8 @@ func move(ctx context.Context, remote *transport.Remote, updates []transport.Ref
 		case result == nil:
 		case errors.As(result, &refused) && refused.Kind == transport.RejectDeletion:
 			kept = append(kept, updates[i].Name)
-		case errors.As(result, &refused) && refused.Kind == transport.RejectAtomic: // the result of another update has the cause
+		case errors.As(result, &refused) && refused.Kind == transport.RejectAtomic:
+			// the result of another update has the cause
 			err = cmp.Or(err, result)
 		default:
 			return kept, result

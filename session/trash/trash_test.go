@@ -95,7 +95,8 @@ func (p *place) there() map[string]object.ID {
 }
 
 // delete deletes the session s. The map there contains the refs of the session remote.
-func (p *place) delete(there map[string]object.ID, now time.Time) (mine map[string]object.ID, kept []string, err error) {
+func (p *place) delete(there map[string]object.ID,
+	now time.Time) (mine map[string]object.ID, kept []string, err error) {
 	p.t.Helper()
 	_, head, err := trash.Refs(p.t.Context(), p.remote)
 	if err != nil {
@@ -182,8 +183,9 @@ func TestOfBranches(t *testing.T) {
 	owner := id('f')
 	there := map[string]object.ID{
 		"refs/heads/main": id('1'), "refs/heads/topic": id('2'), "refs/tags/v1": id('3'), "refs/heads/afs/s/main": id('4'),
-		session.OwnerRef: owner, session.CarriedRef("s", "refs/heads/main"): id('1'), session.CarriedRef("s", "refs/heads/topic"): id('9'),
-		thin.ReadableRef("s"): id('5'), thin.Ref("x"): id('6'), thin.ReadableRef("x"): id('7'),
+		session.OwnerRef: owner, session.CarriedRef("s", "refs/heads/main"): id('1'),
+		session.CarriedRef("s", "refs/heads/topic"): id('9'),
+		thin.ReadableRef("s"):                       id('5'), thin.Ref("x"): id('6'), thin.ReadableRef("x"): id('7'),
 		thin.TrashPrefix + "y/1/afs/thin/y": id('6'), thin.ReadableRef("y"): id('7'),
 		session.EntryPrefix + "key": id('8'), "refs/heads/all/main": id('1'), "refs/heads/all/topic": id('2'),
 	}
@@ -193,10 +195,13 @@ func TestOfBranches(t *testing.T) {
 		owner  object.ID
 		want   []string
 	}{
-		"owner":              {session.Layout{Session: "s", Own: true}, owner, append(carried, session.OwnerRef, "refs/heads/main")},
-		"guest":              {session.Layout{Session: "s"}, id('e'), append(carried, "refs/heads/afs/s/main")},
-		"guest with as-is":   {session.Layout{Session: "s", Branches: session.BranchesAsIs}, id('e'), append(carried, "refs/heads/main")},
-		"guest with pattern": {session.Layout{Session: "s", Branches: "all/{branch}"}, id('e'), append(carried, "refs/heads/all/main")},
+		"owner": {session.Layout{Session: "s", Own: true}, owner,
+			append(carried, session.OwnerRef, "refs/heads/main")},
+		"guest": {session.Layout{Session: "s"}, id('e'), append(carried, "refs/heads/afs/s/main")},
+		"guest with as-is": {session.Layout{Session: "s", Branches: session.BranchesAsIs}, id('e'),
+			append(carried, "refs/heads/main")},
+		"guest with pattern": {session.Layout{Session: "s", Branches: "all/{branch}"}, id('e'),
+			append(carried, "refs/heads/all/main")},
 		"thin":               {session.Layout{Session: "x"}, id('e'), []string{thin.Ref("x"), thin.ReadableRef("x")}},
 		"thin, half deleted": {session.Layout{Session: "y"}, id('e'), []string{thin.ReadableRef("y")}},
 		"called entries":     {session.Layout{Session: "entries"}, id('e'), nil},
@@ -228,7 +233,8 @@ func TestDeleteKeepsBranchOfHead(t *testing.T) {
 	if err != nil || !slices.Equal(taken, []string{"refs/heads/afs/s/main"}) {
 		t.Errorf("undelete after the branch has moved: got %q, %v, want the branch", taken, err)
 	}
-	p.want("values that were not restored", true, strings.TrimPrefix(trash.Ref("s", "refs/heads/afs/s/main", deletion), thin.TrashPrefix))
+	p.want("values that were not restored", true,
+		strings.TrimPrefix(trash.Ref("s", "refs/heads/afs/s/main", deletion), thin.TrashPrefix))
 	if got := p.there()["refs/heads/afs/s/main"]; got != p.ids[0] {
 		t.Errorf("branch that has moved: got %s, want its new value %s", got, p.ids[0])
 	}
@@ -282,7 +288,8 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 	}
 	p.want("trash after undelete", true)
 	got := p.there()
-	if got[session.SegmentRef("s", "main", 1)] != p.ids[2] || got[late] != p.ids[2] || got[session.MetaRef("s")] != p.ids[0] {
+	if got[session.SegmentRef("s", "main", 1)] != p.ids[2] || got[late] != p.ids[2] ||
+		got[session.MetaRef("s")] != p.ids[0] {
 		t.Errorf("refs after undelete: got %v, want the values that were pushed last", got)
 	}
 }
@@ -358,7 +365,8 @@ func TestListSkipsForeignRefs(t *testing.T) {
 	t.Parallel()
 	id := object.MustID(strings.Repeat("1", 40))
 	there := map[string]object.ID{}
-	for _, name := range []string{"a/100/afs/meta/a", "b/200/heads/x", "b/200/afs/meta/b", "c/200/heads/x", "d/then/heads/x", "e/100", "_f/100/heads/x"} {
+	for _, name := range []string{"a/100/afs/meta/a", "b/200/heads/x", "b/200/afs/meta/b", "c/200/heads/x",
+		"d/then/heads/x", "e/100", "_f/100/heads/x"} {
 		there[thin.TrashPrefix+name] = id
 	}
 	there["refs/heads/a/100/x"] = id

@@ -27,7 +27,8 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 			file := reffile.File{Ref: session.AnnotationsRef(sessionName), Name: "annotations.jsonl"}
 			write := func(text string) string {
 				t.Helper()
-				v, err := (&reffile.Local{Repo: repo}).Change(t.Context(), file, "annotate", func(reffile.Version) ([]byte, error) { return []byte(text), nil })
+				v, err := (&reffile.Local{Repo: repo}).Change(t.Context(), file, "annotate",
+					func(reffile.Version) ([]byte, error) { return []byte(text), nil })
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -43,7 +44,8 @@ func TestAnnotationsArePushedOnce(t *testing.T) {
 				t.Errorf("annotations on the session remote: got %q", got)
 			}
 			// A reviewer changes the annotations on the session remote, and a command changes those of the Repo.
-			run(t, to.dir, "", "update-ref", file.Ref, run(t, to.dir, "", "commit-tree", "-m", "x", "-p", first, first+"^{tree}"))
+			run(t, to.dir, "", "update-ref", file.Ref,
+				run(t, to.dir, "", "commit-tree", "-m", "x", "-p", first, first+"^{tree}"))
 			theirs := to.ref(file.Ref)
 			write("one\ntwo\n")
 			p.Carried(p.Commit("a", "one"))

@@ -27,8 +27,8 @@ func (r *round) answers(ctx context.Context, updates []update, results []error, 
 			r.p.tracker.follow(ctx, u.Name, u.Old, u.New, l)
 			continue
 		}
-		// The ref has another value than the ledger recorded. The server can no longer apply earlier pushes without an answer,
-		// because these pushes require the recorded value.
+		// The ref has another value than the ledger recorded. The server can no longer apply earlier pushes without an
+		// answer, because these pushes require the recorded value.
 		if before[i].acked != u.Old {
 			before[i] = remoteRef{acked: u.Old}
 		}
@@ -76,8 +76,8 @@ func (r *round) rejected(u update, no *transport.Rejected, l *ledger) error {
 		if r.failed[u.Name]++; r.failed[u.Name] <= movedTries {
 			return nil
 		}
-		// Another ref may prevent the creation of the ref, as feature does for feature/x. Request the names of such refs before
-		// the next comparison.
+		// Another ref may prevent the creation of the ref, as feature does for feature/x. Request the names of such refs
+		// before the next comparison.
 		if _, users := l.layout().Here(u.Name); users && u.Old.IsZero() && !p.refusals.blocked[u.Name] {
 			p.refusals.blocked[u.Name], r.failed[u.Name] = true, movedTries
 			return nil

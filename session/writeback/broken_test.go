@@ -53,7 +53,8 @@ func TestBrokenRefs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := session.GC(t.Context(), p.Repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err, session.ErrBroken) {
+	if _, err := session.GC(t.Context(), p.Repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err,
+		session.ErrBroken) {
 		t.Errorf("gc with broken refs: got %v, want ErrBroken", err)
 	}
 	url := to.open(transport.Options{}).URL()

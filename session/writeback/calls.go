@@ -59,7 +59,8 @@ func final(err error) bool {
 	if errors.As(err, &gone) {
 		return true
 	}
-	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
+	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound,
+		transport.ErrNoPush} {
 		if errors.Is(err, is) {
 			return true
 		}

@@ -42,7 +42,8 @@ func (c *claimer) decide(ctx context.Context, push *thin.Push, all map[string]ob
 	case there == owner.ID:
 		l.plain = plainOwn
 		return true, nil
-	// Another session has claimed the names, the session remote refuses claims, or other refs show that the names are in use.
+	// Another session has claimed the names, the session remote refuses claims, or other refs show that the names are in
+	// use.
 	case !there.IsZero(), c.unclaimable, c.conn.isOrigin(l.meta.Remote), !session.Claimable(l.meta.Session, all):
 		l.plain = plainOthers
 		return true, nil
@@ -63,8 +64,8 @@ func (c *claimer) decide(ctx context.Context, push *thin.Push, all map[string]ob
 	if errors.As(results[0], &refused) && refused.Kind == transport.RejectUnpack {
 		return false, refused
 	}
-	// If another session has claimed the names first, or the ref is locked, the caller reads the refs and calls decide again. Any
-	// other refusal is final.
+	// If another session has claimed the names first, or the ref is locked, the caller reads the refs and calls decide
+	// again. Any other refusal is final.
 	c.unclaimable = refused != nil && refused.Kind != transport.RejectMoved
 	return false, nil
 }

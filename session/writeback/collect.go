@@ -88,8 +88,8 @@ const notesPrefix = "refs/notes/"
 // the session remote is the mounted remote.
 func requested(l *ledger, local map[string]object.ID, blocked map[string]bool, isOrigin bool) []string {
 	name, layout := l.meta.Session, l.layout()
-	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to know all
-	// refs of the session remote.
+	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to
+	// know all refs of the session remote.
 	if l.plain == plainUnknown && !isOrigin {
 		return nil
 	}

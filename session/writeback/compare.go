@@ -78,7 +78,8 @@ func (c *comparison) run() {
 func (c *comparison) compare(ref string) {
 	l, layout, name := c.ledger, c.layout, c.layout.Session
 	mine, there, known := c.local[ref], c.theirs[ref], l.refs[ref]
-	// If another ref prevents the creation of this ref, push the value to the diverged name until the other ref is removed.
+	// If another ref prevents the creation of this ref, push the value to the diverged name until the other ref is
+	// removed.
 	if by := c.inWay(ref, mine, there); by != "" {
 		c.diverge(ref, by)
 		return
@@ -98,8 +99,8 @@ func (c *comparison) compare(ref string) {
 	// No other session has moved the ref since this session's last push.
 	case there == known.acked:
 		next = there
-		// A ref that other sessions also write must only be fast-forwarded, because they may rely on its commits. A branch must
-		// also only be fast-forwarded if the server forbids other updates of branches.
+		// A ref that other sessions also write must only be fast-forwarded, because they may rely on its commits. A branch
+		// must also only be fast-forwarded if the server forbids other updates of branches.
 		onlyForward := c.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
 		if onlyForward && !mine.IsZero() && !there.IsZero() && !session.Within(c.repo, mine, there) {
 			c.diverge(ref, "")
@@ -126,13 +127,14 @@ func (c *comparison) compare(ref string) {
 		c.sign(ref, mine)
 		c.addNotice("another session has changed " + ref + " on the session remote, so the ref was not removed there")
 		return
-	// Another mount of this session was resumed from a checkpoint. It has moved the ref back, and keeps the value of this mount under
-	// another name.
+	// Another mount of this session was resumed from a checkpoint. It has moved the ref back, and keeps the value of this
+	// mount under another name.
 	case mine == known.acked && c.isKept(mine) && session.Within(c.repo, mine, there):
 		c.addNotice("another mount of this session has moved " + ref + " back on the session remote, " +
 			"and keeps its last commits under another name")
 		return
-	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
+	// Another session has moved the ref, and the local value contains the value of that session. The update is a
+	// fast-forward.
 	case session.Within(c.repo, mine, there):
 		next = there
 		l.setAcked(ref, there)

@@ -80,7 +80,8 @@ func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, e
 
 // send sends a push that was started by open, and counts the results. It returns for each update of req nil, or the
 // error with which the session remote has refused the update.
-func (c *connection) send(ctx context.Context, push *thin.Push, req transport.PushRequest, load thin.Load) ([]error, error) {
+func (c *connection) send(ctx context.Context, push *thin.Push, req transport.PushRequest,
+	load thin.Load) ([]error, error) {
 	start := time.Now()
 	if pack := req.Pack; pack != nil {
 		req.Pack = func(ctx context.Context, w io.Writer) error { return pack(ctx, &counting{w, &c.counted.bytes}) }
@@ -158,7 +159,8 @@ func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []o
 			lacks = append(lacks, refused.ID)
 			has = slices.DeleteFunc(has, func(id object.ID) bool { return id == refused.ID })
 		// After these errors, it is unknown which commits the session remote has.
-		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || final(err):
+		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) ||
+			errors.Is(err, transport.ErrStalled) || final(err):
 			return nil, nil, false, err
 		default:
 			return nil, nil, false, nil

@@ -29,7 +29,8 @@ func (e *DeletedError) Error() string {
 // Remedy returns advice for the user, with the commands to run.
 func (e *DeletedError) Remedy() string {
 	return fmt.Sprintf("artifactfs session undelete %s --session-remote %s restores the session there, and artifactfs session fork %s DIR "+
-		"continues in a new session of this host", control.ShellWord(e.Session), control.ShellWord(e.Remote), control.ShellWord(e.Session+"@"))
+		"continues in a new session of this host", control.ShellWord(e.Session), control.ShellWord(e.Remote),
+		control.ShellWord(e.Session+"@"))
 }
 
 // deletedSlack is the maximum difference between the clocks of two hosts that is tolerated.
@@ -55,7 +56,8 @@ func deleted(l *ledger, theirs map[string]object.ID) error {
 			continue
 		}
 		// An entry that is older than the last push belongs to an earlier session with the same name.
-		if t := time.Unix(at, 0); t.After(last) && (id == known.acked || known.mayHave(id) || t.After(l.synced.Add(-deletedSlack))) {
+		if t := time.Unix(at, 0); t.After(last) && (id == known.acked || known.mayHave(id) ||
+			t.After(l.synced.Add(-deletedSlack))) {
 			last = t
 		}
 	}

@@ -53,7 +53,8 @@ func (c *comparison) diverge(ref, by string) {
 	user, _ := c.layout.Here(ref)
 	mine, to := c.local[ref], session.DivergedRef(c.layout.Session, user)
 	there, known := c.theirs[to], c.ledger.refs[to]
-	free := there == mine || there.IsZero() || there == known.acked || known.mayHave(there) || session.Within(c.repo, mine, there)
+	free := there == mine || there.IsZero() || there == known.acked || known.mayHave(there) ||
+		session.Within(c.repo, mine, there)
 	// A name below or above an existing ref cannot be created.
 	for other := range c.theirs {
 		free = free && !session.InWay(other, to)

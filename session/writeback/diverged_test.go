@@ -22,7 +22,8 @@ func TestDivergence(t *testing.T) {
 	one := p.Commit("a", "one")
 	await.Until(t, "the first commit is pushed", func() bool { return to.ref("refs/heads/main") == one.String() })
 	// Another user pushes a commit to the branch.
-	theirs := run(t, to.dir, "", "-c", "user.name=b", "-c", "user.email=b@c", "commit-tree", "-p", one.String(), "-m", "theirs", one.String()+"^{tree}")
+	theirs := run(t, to.dir, "", "-c", "user.name=b", "-c", "user.email=b@c", "commit-tree", "-p", one.String(), "-m",
+		"theirs", one.String()+"^{tree}")
 	run(t, to.dir, "", "update-ref", "refs/heads/main", theirs)
 	two := p.Commit("a", "two")
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
@@ -47,7 +48,8 @@ func TestDivergence(t *testing.T) {
 	run(t, p.Work, "", "fetch", "-q", to.dir, "main")
 	run(t, p.Work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
 	merged := run(t, p.Work, "", "rev-parse", "HEAD")
-	await.Until(t, "the merge is pushed", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
+	await.Until(t, "the merge is pushed",
+		func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 0 {
 		t.Errorf("status after the merge: got %+v, want no diverged ref", st)
@@ -78,15 +80,18 @@ func TestMovedBackByAnotherMount(t *testing.T) {
 	moveBack := func(kept object.ID) {
 		t.Helper()
 		if !kept.IsZero() {
-			run(t, to.dir, "", "update-ref", session.KeptPrefix(sessionName)+string(session.NewCheckpointID(time.Now())), kept.String())
+			run(t, to.dir, "", "update-ref", session.KeptPrefix(sessionName)+string(session.NewCheckpointID(time.Now())),
+				kept.String())
 		}
 		run(t, to.dir, "", "update-ref", session.CarriedRef(sessionName, "refs/heads/main"), one.String())
 		run(t, to.dir, "", "update-ref", "refs/heads/main", one.String())
 		wantSync(t, q)
 	}
 	moveBack(two)
-	if got, st := to.ref("refs/heads/main"), q.Status(); got != one.String() || st.Pending != 0 || len(st.Diverged) != 0 || len(st.Notices) != 1 {
-		t.Errorf("main that another mount has moved back is %s, status %+v, want %s, nothing pending and one notice", got, st, one)
+	if got, st := to.ref("refs/heads/main"), q.Status(); got != one.String() || st.Pending != 0 || len(st.Diverged) != 0 ||
+		len(st.Notices) != 1 {
+		t.Errorf("main that another mount has moved back is %s, status %+v, want %s, nothing pending and one notice", got, st,
+			one)
 	}
 	three := p.Commit("a", "three")
 	p.Carried(three)

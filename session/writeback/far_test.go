@@ -36,8 +36,9 @@ func newPlace(t testing.TB, f object.Format) *place { return &place{mounted.New(
 
 // copier starts a refcopy.Copier for the mount.
 func (p *place) copier() {
-	c := refcopy.New(refcopy.Options{Repo: p.Open, Session: sessionName, GitDir: p.Git, Format: p.Format, Watch: mounted.PollWatch(p.T),
-		Refs: func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.Base}} }})
+	c := refcopy.New(refcopy.Options{Repo: p.Open, Session: sessionName, GitDir: p.Git, Format: p.Format,
+		Watch: mounted.PollWatch(p.T),
+		Refs:  func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.Base}} }})
 	p.T.Cleanup(c.Close)
 }
 

@@ -18,7 +18,8 @@ func TestFigures(t *testing.T) {
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	quiet := q.Figures()
-	if quiet.Pushes < 1 || quiet.Refs < 1 || quiet.Bytes < 100 || quiet.Took <= 0 || quiet.Failures != 0 || quiet.Refused != 0 {
+	if quiet.Pushes < 1 || quiet.Refs < 1 || quiet.Bytes < 100 || quiet.Took <= 0 || quiet.Failures != 0 ||
+		quiet.Refused != 0 {
 		t.Errorf("figures after a push: got %+v", quiet)
 	}
 
@@ -31,7 +32,8 @@ func TestFigures(t *testing.T) {
 		t.Error("sync succeeded although the push was refused")
 	}
 	refused := q.Figures()
-	if refused.Refused <= quiet.Refused || refused.Failures <= quiet.Failures || refused.Bytes <= quiet.Bytes || refused.Refs != quiet.Refs {
+	if refused.Refused <= quiet.Refused || refused.Failures <= quiet.Failures || refused.Bytes <= quiet.Bytes ||
+		refused.Refs != quiet.Refs {
 		t.Errorf("figures after a refusal: got %+v, before %+v", refused, quiet)
 	}
 	if err := os.Remove(hook); err != nil {

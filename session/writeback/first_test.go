@@ -57,7 +57,8 @@ func TestFirstPush(t *testing.T) {
 		}
 	}
 	if asked != 1 || pushed != 1 {
-		t.Errorf("requests of the first push: got %d for refs and %d pushes, want one of each:\n%s", asked, pushed, to.server.Log())
+		t.Errorf("requests of the first push: got %d for refs and %d pushes, want one of each:\n%s", asked, pushed,
+			to.server.Log())
 	}
 	run(t, to.dir, "", "fsck", "--strict")
 

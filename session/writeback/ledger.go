@@ -267,7 +267,8 @@ func (l *ledger) pending(local map[string]object.ID) int {
 		ref, users := layout.Here(there)
 		// A diverged value counts as pushed.
 		other := session.DivergedRef(layout.Session, ref)
-		if l.refs[there].acked != id && !(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
+		if l.refs[there].acked != id &&
+			!(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
 			n++
 		}
 	}

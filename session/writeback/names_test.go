@@ -53,7 +53,8 @@ func TestPlainNamesOfOthersAreKept(t *testing.T) {
 	to.await(session.TagsPrefix(sessionName)+"v1", "")
 	wantSync(t, q)
 	now := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
-	now = strings.Join(slices.DeleteFunc(strings.Split(now, "\n"), func(line string) bool { return strings.Contains(line, "refs/heads/afs/") }), "\n")
+	now = strings.Join(slices.DeleteFunc(strings.Split(now, "\n"),
+		func(line string) bool { return strings.Contains(line, "refs/heads/afs/") }), "\n")
 	if now != before {
 		t.Errorf("branches and tags of users:\ngot %s\nwant %s", now, before)
 	}
@@ -73,7 +74,8 @@ func TestPlainNamesOfOthersAreKept(t *testing.T) {
 	wantSync(t, q)
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
 	to.await(diverged, three.String())
-	if st := q.Status(); !slices.Contains(st.Diverged, Diverged{Ref: "refs/heads/main", There: ours("main"), Ours: diverged, InWay: "refs/heads/afs"}) {
+	if st := q.Status(); !slices.Contains(st.Diverged,
+		Diverged{Ref: "refs/heads/main", There: ours("main"), Ours: diverged, InWay: "refs/heads/afs"}) {
 		t.Errorf("diverged refs: got %+v", st.Diverged)
 	}
 }
@@ -91,7 +93,9 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	var all []one
 	for i := range 6 {
 		name := fmt.Sprintf("s%d", i)
-		repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: name, Remote: "file://" + p.Origin.Path, Borrow: []string{p.Store + "/objects"}, Fresh: []string{p.Git + "/objects"}})
+		repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"),
+			session.RepoOptions{Format: object.SHA1, Session: name, Remote: "file://" + p.Origin.Path,
+				Borrow: []string{p.Store + "/objects"}, Fresh: []string{p.Git + "/objects"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +134,8 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	}
 	want := append(others, "refs/heads/main")
 	slices.Sort(want)
-	if got := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads")); !slices.Equal(got, want) {
+	if got := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads")); !slices.Equal(got,
+		want) {
 		t.Errorf("branches on the session remote: got %q, want %q", got, want)
 	}
 }
@@ -145,7 +150,8 @@ func TestNotesAreMerged(t *testing.T) {
 			p.copier()
 			brought := make(chan [2]object.ID, 10)
 			bring := func(_ context.Context, ref string, old, merged object.ID) error { // does the same as the daemon
-				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.Session, p.Git))
+				pack := exec.Command("sh", "-ec",
+					fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.Session, p.Git))
 				pack.Env = gittest.Env()
 				if out, err := pack.CombinedOutput(); err != nil {
 					return fmt.Errorf("%w: %s", err, out)
@@ -157,7 +163,8 @@ func TestNotesAreMerged(t *testing.T) {
 			q := p.queue(to, QueueOptions{Notes: bring})
 			const ref = "refs/notes/agent"
 			note := func(dir, text string) string {
-				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref=agent", "append", "-m", text, p.Base.String())
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref=agent", "append", "-m", text,
+					p.Base.String())
 				return run(t, dir, "", "rev-parse", ref)
 			}
 			first := note(p.Work, "ours")
@@ -174,7 +181,8 @@ func TestNotesAreMerged(t *testing.T) {
 			}
 			wantSync(t, q)
 			here := run(t, p.Work, "", "notes", "--ref=agent", "show", p.Base.String())
-			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String()); here != there || strings.Count(here, "\n") < 2 {
+			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String()); here != there ||
+				strings.Count(here, "\n") < 2 {
 				t.Errorf("note in the mount: got %q, want the note on the session remote, %q", here, there)
 			}
 			if st := q.Status(); len(st.Diverged) > 0 {
@@ -210,7 +218,8 @@ func TestContendedNotes(t *testing.T) {
 	p.copier()
 	const ref, other = "refs/notes/agent", "refs/afs/diverged/other/notes/agent"
 	note := func(dir, name, text string) string {
-		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.Base.String())
+		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text,
+			p.Base.String())
 		return run(t, dir, "", "rev-parse", "refs/notes/"+name)
 	}
 	winner := note(to.dir, "winner", "of the winner")
@@ -229,7 +238,8 @@ grep -q %[1]s pushed || exit 0
 	note(p.Work, "agent", "ours")
 	await.Until(t, "the notes of all three sessions are merged", func() bool {
 		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.Base.String())
-		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") && strings.Contains(out, "ours")
+		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") &&
+			strings.Contains(out, "ours")
 	})
 	wantSync(t, q)
 	pushed, err := os.ReadFile(filepath.Join(to.dir, "pushed"))
@@ -261,7 +271,8 @@ func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 			p.copier()
 			const ref = "refs/notes/agent"
 			note := func(dir, name, text string) object.ID {
-				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.Base.String())
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text,
+					p.Base.String())
 				return object.MustID(run(t, dir, "", "rev-parse", "refs/notes/"+name))
 			}
 			q := p.queue(to, QueueOptions{})
@@ -286,7 +297,8 @@ func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
 			to.await(ref, latest.String())
 			wantSync(t, q)
 			if got := to.ref(own); (got == "") != c.contains {
-				t.Errorf("diverged name after the notes were pushed: got %q; its value %s is part of the notes: %t", got, value, c.contains)
+				t.Errorf("diverged name after the notes were pushed: got %q; its value %s is part of the notes: %t", got,
+					value, c.contains)
 			}
 		})
 	}

@@ -27,7 +27,8 @@ func Look(repo *session.Repo, remote string) (Status, error) {
 		return Status{}, err
 	}
 	layout := l.layout()
-	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout)), Layout: layout}, nil
+	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout)),
+		Layout: layout}, nil
 }
 
 // Mend repairs refs of a session's Repo whose files are broken, and returns them. It takes their object ids from the
@@ -46,8 +47,8 @@ func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Men
 // remote is the URL of the session remote without secrets.
 func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
-	// If the session does not own the branch and tag names without a prefix, l.plain stays plainUnknown, and the first round
-	// decides whether the session may use these names.
+	// If the session does not own the branch and tag names without a prefix, l.plain stays plainUnknown, and the first
+	// round decides whether the session may use these names.
 	if layout.Own {
 		l.plain = plainOwn
 	}

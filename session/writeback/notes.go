@@ -89,7 +89,8 @@ func (m *notesPusher) push(ctx context.Context, push *thin.Push, moves []notesUp
 		if m.refusals.delayed(n.ref, n.mine) {
 			continue
 		}
-		// push is non-nil for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
+		// push is non-nil for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names
+		// itself.
 		if push != nil {
 			n.others = divergedNotes(push, m.repo.Session(), n.ref)
 		}
@@ -177,8 +178,8 @@ func (m *notesPusher) pushNotes(
 func (m *notesPusher) setNotes(ctx context.Context, n notesUpdate, merged object.ID, l *ledger,
 	local map[string]object.ID) {
 	err := m.merged(ctx, n.ref, n.mine, merged)
-	// Also set the ref in the Repo now, so that the refcopy.Copier does not copy the ref from the mount later, which would cause another
-	// round.
+	// Also set the ref in the Repo now, so that the refcopy.Copier does not copy the ref from the mount later, which would
+	// cause another round.
 	if err == nil {
 		err = m.repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
@@ -216,8 +217,8 @@ func (m *notesPusher) merge(ctx context.Context, n notesUpdate) (merged object.I
 		if session.Within(m.repo, merged, other) {
 			continue
 		}
-		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the notes of
-		// that session are part of the notes ref.
+		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the
+		// notes of that session are part of the notes ref.
 		if err := m.conn.fetch(ctx, other, n.there); err != nil {
 			m.log.Debug("fetch notes of another session", zap.String("session", m.repo.Session()), zap.Error(err))
 			continue

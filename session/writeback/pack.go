@@ -81,8 +81,8 @@ func (k *packer) contained(ctx context.Context, push *thin.Push, updates []updat
 	}
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
-			// If another machine has written this ref, its objects may be missing on this host. The container cannot be rewritten without
-			// these objects.
+			// If another machine has written this ref, its objects may be missing on this host. The container cannot be
+			// rewritten without these objects.
 			if !repo.Owned(id) && !repo.Remotes(id) {
 				return nil, false, nil
 			}

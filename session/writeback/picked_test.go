@@ -17,11 +17,13 @@ func TestATreeOfSomebodyElsesBranch(t *testing.T) {
 			sub := run(t, p.Origin.Path, "100644 blob "+blob+"\tfile\n", "mktree")
 			list := run(t, p.Origin.Path, "", "ls-tree", "main")
 			tree := run(t, p.Origin.Path, list+"\n040000 tree "+sub+"\tnew-directory\n", "mktree")
-			run(t, p.Origin.Path, "", "branch", "feature", run(t, p.Origin.Path, "", "commit-tree", "-m", "theirs", "-p", "main", tree))
+			run(t, p.Origin.Path, "", "branch", "feature",
+				run(t, p.Origin.Path, "", "commit-tree", "-m", "theirs", "-p", "main", tree))
 			run(t, p.Work, "", "fetch", "-q", "--filter=blob:none", "origin", "feature:refs/remotes/origin/feature")
 			p.copier()
 			q := p.queue(to, QueueOptions{Store: p})
-			run(t, p.Work, "", "update-ref", "refs/heads/main", run(t, p.Work, "", "commit-tree", "-m", "picked", "-p", "main", tree))
+			run(t, p.Work, "", "update-ref", "refs/heads/main",
+				run(t, p.Work, "", "commit-tree", "-m", "picked", "-p", "main", tree))
 			picked := object.MustID(run(t, p.Work, "", "rev-parse", "main"))
 			p.Carried(picked)
 			wantSync(t, q)

@@ -52,8 +52,8 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		// Other sessions have updated the notes refs before each push of this round. Try again soon, after a random delay, so that the
-		// sessions do not push at the same time again.
+		// Other sessions have updated the notes refs before each push of this round. Try again soon, after a random delay, so
+		// that the sessions do not push at the same time again.
 		if busy = busy && err == nil; busy {
 			wait = notesRest/2 + rand.N(notesRest)
 		}
@@ -182,7 +182,8 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	defer push.Close()
 	// git cannot push between repositories of different object formats.
 	if push.Format != p.repo.Format() {
-		return false, fmt.Errorf("%w: session remote uses object format %v, the session uses %v", transport.ErrNoPush, push.Format,
+		return false, fmt.Errorf("%w: session remote uses object format %v, the session uses %v",
+			transport.ErrNoPush, push.Format,
 			p.repo.Format())
 	}
 	if err := p.mode.choose(ctx, push, ledger); err != nil {
@@ -206,7 +207,8 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 			return false, err
 		}
 	}
-	for ref, id := range local { // the user may have pushed some of these refs, or an earlier process that died before it recorded its push
+	// the user may have pushed some of these refs, or an earlier process that died before it recorded its push
+	for ref, id := range local {
 		if theirs[ref] == id {
 			p.tracker.follow(ctx, ref, id, id, ledger)
 		}

@@ -26,15 +26,16 @@ type QueueOptions struct {
 	// Remote is the session remote; nil means that the Repo itself is the session remote, so that nothing is pushed.
 	// The caller closes Remote after the Queue.
 	Remote *thin.Remote
-	// Origin is the mounted remote, from which the queue fetches history that the session remote lacks; if Origin is nil, the
-	// queue does not push such history.
+	// Origin is the mounted remote, from which the queue fetches history that the session remote lacks; if Origin is nil,
+	// the queue does not push such history.
 	Origin *transport.Remote
 	// Store fetches objects of the mounted remote that a push has to contain. Store may be nil.
 	Store objects.Provider
 	// Base is the way in which the session remote gets the base commits; ModeUnknown means that the queue chooses it at
 	// the first push.
 	Base Mode
-	// BaseURL is the URL of the mounted remote, without secrets; it is empty if other machines cannot read the mounted remote.
+	// BaseURL is the URL of the mounted remote, without secrets; it is empty if other machines cannot read the mounted
+	// remote.
 	BaseURL string
 	// Taken is called when another machine has changed a ref that only this session writes, such as its metadata.
 	// Changes that Taken makes to the Repo are pushed at once. Taken must not wait for the Queue, whose goroutine calls
@@ -266,12 +267,13 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 // Has reports whether the session remote is known to have the checkpoint p.
 func (q *Queue) Has(p session.Checkpoint) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
-	// If id is zero, no checkpoint of the segment has been pushed. If id is p.Commit, p is the last checkpoint that was pushed.
+	// If id is zero, no checkpoint of the segment has been pushed. If id is p.Commit, p is the last checkpoint that was
+	// pushed.
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}
 	newest, err := q.o.Repo.CheckpointAt(id)
-	// The checkpoints of a segment form one chain in the order of their IDs. So the session remote has p if the ID of the last pushed
-	// checkpoint is not smaller than the ID of p.
+	// The checkpoints of a segment form one chain in the order of their IDs. So the session remote has p if the ID of the
+	// last pushed checkpoint is not smaller than the ID of p.
 	return err == nil && newest.ID >= p.ID
 }

@@ -34,7 +34,8 @@ func TestQueue(t *testing.T) {
 				await.Until(t, "the second commit is pushed", func() bool { return to.ref("refs/heads/main") == two.String() })
 				t.Logf("on the session remote within %v", time.Since(start))
 				wantSync(t, q)
-				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != checkpoint.Commit.String() || !q.Has(checkpoint) {
+				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != checkpoint.Commit.String() ||
+					!q.Has(checkpoint) {
 					t.Errorf("ref of checkpoint %v on the session remote: got %q", checkpoint.Commit, got)
 				}
 				if st := q.Status(); st.Mode != ModeShared {
@@ -48,12 +49,14 @@ func TestQueue(t *testing.T) {
 				await.Until(t, "the amended commit is pushed", func() bool { return to.ref("refs/heads/main") == three.String() })
 				await.Until(t, "the tag is pushed", func() bool { return to.ref("refs/tags/v1") != "" })
 				wantSync(t, q)
-				kept := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(objectname)", session.KeptPrefix(sessionName)))
+				kept := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(objectname)",
+					session.KeptPrefix(sessionName)))
 				if !slices.Contains(kept, two.String()) {
 					t.Errorf("kept commits on the session remote: got %v, want %v", kept, two)
 				}
 				run(t, p.Work, "", "branch", "-D", "topic")
-				await.Until(t, "the branch is removed on the session remote", func() bool { return to.ref("refs/heads/topic") == "" })
+				await.Until(t, "the branch is removed on the session remote",
+					func() bool { return to.ref("refs/heads/topic") == "" })
 				run(t, to.dir, "", "fsck", "--strict")
 				if p.Repo.Owned(p.Base) {
 					t.Error("the base commit counts as owned")
@@ -76,10 +79,12 @@ func TestLostAnswer(t *testing.T) {
 	isPost := func(r gittest.Request) bool { return r.Method == "POST" }
 	cut := to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, Match: isPost, Times: 1})
 	// No push succeeds after this one, whatever number of requests a busy machine sends before it.
-	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
+	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push,
+		Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
 	two := p.Commit("a", "two")
 	p.Carried(two)
-	await.Until(t, "a push is done, and its response is lost", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
+	await.Until(t, "a push is done, and its response is lost",
+		func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
 	q.Close()
 	three := p.Commit("a", "three", "--amend")
 	p.Carried(three)
@@ -105,13 +110,15 @@ func TestLatePush(t *testing.T) {
 	// changed the branch.
 	hook := "#!/bin/sh\n" +
 		"if mkdir first 2>/dev/null; then until [ -e second ]; do sleep 0.01; done; exit 0; fi\n" +
-		"if mkdir second 2>/dev/null; then while [ \"$(git rev-parse refs/heads/main)\" = " + one.String() + " ]; do sleep 0.01; done; fi\n"
+		"if mkdir second 2>/dev/null; then while [ \"$(git rev-parse refs/heads/main)\" = " + one.String() +
+		" ]; do sleep 0.01; done; fi\n"
 	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	two := p.Commit("a", "two")
 	p.Carried(two)
-	await.Until(t, "a push waits in the server", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
+	await.Until(t, "a push waits in the server",
+		func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
 	q.Close()
 	three := p.Commit("a", "three", "--amend")
 	p.Carried(three)
@@ -121,7 +128,8 @@ func TestLatePush(t *testing.T) {
 		t.Errorf("the second push did not overtake the first: %v", err)
 	}
 	if st := q.Status(); to.ref("refs/heads/main") != three.String() || len(st.Diverged)+len(st.Notices) > 0 {
-		t.Errorf("main after a late push of two: got %s, want three, %s; diverged %v, notices %q", to.ref("refs/heads/main"), three, st.Diverged, st.Notices)
+		t.Errorf("main after a late push of two: got %s, want three, %s; diverged %v, notices %q", to.ref("refs/heads/main"),
+			three, st.Diverged, st.Notices)
 	}
 }
 
@@ -165,7 +173,8 @@ func TestQueueEndsAnywhere(t *testing.T) {
 	if got := to.ref("refs/heads/main"); got != tips[len(tips)-1].String() {
 		t.Errorf("main on the session remote: got %s", got)
 	}
-	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25", session.SegmentRef(sessionName, "main", 1)))
+	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25",
+		session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[len(checkpoints)-1-i].Commit.String() {
 			t.Errorf("checkpoint %d from the end: got %s", i, id)
@@ -227,7 +236,8 @@ func TestDrain(t *testing.T) {
 	to := newTestRemote(t, "http", object.SHA1, "")
 	started := filepath.Join(t.TempDir(), "started")
 	hook := "#!/bin/sh\ntouch " + started + "\nsleep 0.5\n"
-	if err := errors.Join(os.MkdirAll(filepath.Join(to.dir, "hooks"), 0o755), os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(to.dir, "hooks"), 0o755),
+		os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	p.copier()

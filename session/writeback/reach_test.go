@@ -15,7 +15,8 @@ import (
 // TestReachOfMergedRef checks that a ref that another writer has changed does not count as moved any more
 // when the local commit is a successor of the other one, so that Sync waits for it.
 func TestReachOfMergedRef(t *testing.T) {
-	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"),
+		session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,8 @@ func TestReachOfMergedRef(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
+	if _, err := session.Claim(t.Context(), repo,
+		session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
 		t.Fatal(err)
 	}
 	q := newQueue(QueueOptions{Repo: repo, Remote: thin.New(remote, "s", nil)})

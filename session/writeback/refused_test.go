@@ -65,7 +65,8 @@ func TestRefusals(t *testing.T) {
 	if st := q.Status(); len(st.Diverged) != 1 {
 		t.Errorf("diverged refs where rewriting is forbidden: got %+v, want refs/heads/main", st.Diverged)
 	}
-	if got := to.ref(session.DivergedRef(sessionName, "refs/heads/main")); got != three.String() || to.ref("refs/heads/main") != two.String() {
+	if got := to.ref(session.DivergedRef(sessionName, "refs/heads/main")); got != three.String() ||
+		to.ref("refs/heads/main") != two.String() {
 		t.Errorf("our branch on the session remote: got %s", got)
 	}
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "false")
@@ -123,7 +124,8 @@ func TestOutage(t *testing.T) {
 	if to.ref("refs/heads/main") != last.String() || !q.Has(checkpoints[9]) {
 		t.Error("not everything was pushed")
 	}
-	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10", session.SegmentRef(sessionName, "main", 1)))
+	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10",
+		session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[9-i].Commit.String() {
 			t.Errorf("checkpoint %d from the end: got %s", i, id)

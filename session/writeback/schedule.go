@@ -22,9 +22,9 @@ const (
 // pauses are the delays before retries after consecutive failures.
 var pauses = backoff.Backoff{First: 200 * time.Millisecond, Longest: 30 * time.Second}
 
-// covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began. Later calls are
-// answered too if the last push of the round has succeeded, and the refs have not moved since. So a call that begins while its checkpoint
-// is being pushed needs no further request.
+// covered returns the number of calls of Sync that the last round answers. There were asked calls when the round began.
+// Later calls are answered too if the last push of the round has succeeded, and the refs have not moved since. So a
+// call that begins while its checkpoint is being pushed needs no further request.
 func (q *Queue) answeredCalls(asked uint64) uint64 {
 	late, _ := q.calls.open() // before the refs are read, so that they contain what the callers wait for
 	if late == asked || !q.pipeline.whole {

@@ -71,7 +71,8 @@ func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseFailureTime) {
+	if wait := time.Until(last.next()); last.failure != nil && wait > 0 &&
+		(!asked || time.Since(last.at) < baseFailureTime) {
 		return wait, last.failure
 	}
 	err := s.seed(ctx, need, have)
@@ -169,7 +170,8 @@ func (s *seeder) missingBases(
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
-	} else if len(baseCommits) > 0 { // the session remote has all base commits now, even if the last attempt seemed to fail
+	} else if len(baseCommits) > 0 {
+		// the session remote has all base commits now, even if the last attempt seemed to fail
 		s.succeeded()
 	}
 	return lacks, nil
@@ -220,8 +222,8 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 		return "", err
 	}
 	defer res.Pack.Close()
-	// If the mounted remote is a shallow clone itself, the pack lacks a part of the history, and the session remote would refuse
-	// it.
+	// If the mounted remote is a shallow clone itself, the pack lacks a part of the history, and the session remote would
+	// refuse it.
 	if len(res.Shallow) > 0 {
 		return "", errors.New("mounted remote is a shallow clone without the complete history")
 	}

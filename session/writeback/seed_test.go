@@ -31,7 +31,8 @@ func TestSeed(t *testing.T) {
 			to := newTestRemote(t, kind, object.SHA1, "")
 			p.copier()
 			one := p.Commit("d/new.txt", "one")
-			await.Until(t, "the copier has copied the ref", func() bool { return p.InSession("refs/heads/main") == one.String() })
+			await.Until(t, "the copier has copied the ref",
+				func() bool { return p.InSession("refs/heads/main") == one.String() })
 			checkpoint := p.Checkpoint("manual")
 			q := p.queue(to, QueueOptions{Origin: origin})
 			defer q.Close()

@@ -17,8 +17,9 @@ func (q *Queue) Status() Status {
 	ledger := q.record.now()
 	local, err := localRefs(ledger, q.o.Repo)
 	s := Status{
-		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: ledger.layout(), Pending: ledger.pending(local),
-		Moved: q.moved.names(),
+		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: ledger.layout(),
+		Pending: ledger.pending(local),
+		Moved:   q.moved.names(),
 	}
 	q.report.fill(&s)
 	// Without another failure, the push of base commits is the reason for pending refs.
@@ -75,8 +76,8 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		return nil
 	}
 	for {
-		// Get the channel first, so that no change is missed. Read the acknowledged value last: it may be newer than the failure
-		// of an earlier round, and then the failure does not matter.
+		// Get the channel first, so that no change is missed. Read the acknowledged value last: it may be newer than the
+		// failure of an earlier round, and then the failure does not matter.
 		changed, closed := q.report.changed()
 		refused, failure := q.report.refused(ref)
 		theirs, moved := q.moved.value(ref)

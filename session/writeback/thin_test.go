@@ -66,7 +66,8 @@ func TestThin(t *testing.T) {
 					}
 				}
 				var none transport.NotOurRef
-				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.Base}}); !errors.As(err, &none) || none.ID != p.Base {
+				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.Base}}); !errors.As(err, &none) ||
+					none.ID != p.Base {
 					t.Errorf("fetch of the base: got %v, want not found", err)
 				}
 				// A new branch is added to the refs, and removed again.
@@ -76,7 +77,8 @@ func TestThin(t *testing.T) {
 				run(t, p.Work, "", "branch", "-qD", "side")
 				await.Until(t, "the copier has copied the change", func() bool { return p.InSession("refs/heads/side") == "" })
 				wantSync(t, q)
-				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil || len(seen.List) != 1 {
+				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil ||
+					len(seen.List) != 1 {
 					t.Errorf("refs after a branch was removed: got %+v, %v", seen.List, err)
 				}
 			})
@@ -97,7 +99,8 @@ func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := run(t, to.dir, "", "hash-object", "-t", "tree", "-w", "/dev/null")
-	moved := object.MustID(run(t, to.dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "moved", tree))
+	moved := object.MustID(run(t, to.dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m",
+		"moved", tree))
 	run(t, to.dir, "", "update-ref", session.MetaRef(sessionName), moved.String())
 	for name, remote := range map[string]*thin.Remote{"sent the container": sender, "fetched the container": reader} {
 		resp, err := remote.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{moved}})
@@ -134,7 +137,8 @@ func TestThinManyPushes(t *testing.T) {
 		t.Errorf("bytes sent for %d small commits: got %d, want at most 2 MiB", pushes, n)
 	}
 	run(t, to.dir, "", "fsck", "--strict")
-	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}})
+	resp, err := to.open(transport.Options{}).Fetch(t.Context(),
+		transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}})
 	if err == nil {
 		resp.Pack.Close()
 		t.Errorf("fetch of a commit that is in no listing: the session remote has the commit outside of the container")
@@ -143,7 +147,8 @@ func TestThinManyPushes(t *testing.T) {
 	if _, err := other.Refs(t.Context(), []string{"refs/heads/"}); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err = other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}}); err != nil {
+	if resp, err = other.Fetch(t.Context(),
+		transport.FetchRequest{Wants: []object.ID{object.MustID(p.InSession("refs/heads/main"))}}); err != nil {
 		t.Fatal(err)
 	}
 	into := p.ingest(resp)
@@ -177,7 +182,8 @@ func TestThinMovedByOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer push.Close()
-	results, err := push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/theirs", New: one}}},
+	results, err := push.Send(t.Context(),
+		transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/theirs", New: one}}},
 		thin.Load{Base: thin.Base{URL: baseURL}})
 	if err != nil || results[0] != nil {
 		t.Fatalf("push another branch: got %v, %v", results, err)
@@ -311,7 +317,8 @@ func TestThinPushFails(t *testing.T) {
 	}
 	full := errors.New("disk full")
 	write := func(context.Context, string, []object.ID) (map[string][]object.ID, error) { return nil, full }
-	_, err = push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/main", New: one}}},
+	_, err = push.Send(t.Context(),
+		transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/main", New: one}}},
 		thin.Load{Base: thin.Base{URL: baseURL}, Contained: []object.ID{one}, Write: write})
 	if !errors.Is(err, full) {
 		t.Errorf("push whose objects cannot be written: got %v, want %v", err, full)
@@ -344,7 +351,8 @@ func TestThinContainerIsDamaged(t *testing.T) {
 		commit := run(t, to.dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "damaged", tree)
 		run(t, to.dir, "", "update-ref", "refs/heads/damaged", commit)
 		run(t, to.dir, "", "update-ref", container, commit)
-		if seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); !errors.Is(err, thin.ErrContainer) {
+		if seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); !errors.Is(err,
+			thin.ErrContainer) {
 			t.Errorf("refs of a container whose pack is %s: got %+v, %v, want %v", name, seen.List, err, thin.ErrContainer)
 		}
 	}

@@ -3,18 +3,19 @@
 // below), and package capture writes checkpoints there. A Queue pushes the refs of the Repo to the session remote.
 //
 // The package guarantees:
-//   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session writes
-//     (session.Layout.Exclusive) is moved by compare-and-swap from the value that this session pushed last; any other ref is
-//     moved only if its old value is an ancestor of the new one. Old tips of rewritten and removed branches are kept.
-//   - Notes refs are shared by all sessions and merged. Two versions of a note are merged member by member if they are JSON
-//     objects; otherwise the result is the union of their lines, as with "git notes merge -s cat_sort_uniq".
-//   - Pushes are sent one at a time and in order. Each push contains the newest values of the refs and all commits between
-//     these values and the values that were pushed before.
-//   - No clean shutdown is needed. The refs to push are the difference between the Repo's refs and the ledger, a file that
-//     records which values the session remote has acknowledged and which updates were sent without an answer.
-//   - A push reads only owned objects, those that were created in the session, so nothing is fetched from the mounted remote.
-//     The exception is a session remote that lacks the base commits of the session (ModeSeed): their history is fetched and
-//     pushed first, in one pack.
+//   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session
+//     writes (session.Layout.Exclusive) is moved by compare-and-swap from the value that this session pushed last; any
+//     other ref is moved only if its old value is an ancestor of the new one. Old tips of rewritten and removed
+//     branches are kept.
+//   - Notes refs are shared by all sessions and merged. Two versions of a note are merged member by member if they are
+//     JSON objects; otherwise the result is the union of their lines, as with "git notes merge -s cat_sort_uniq".
+//   - Pushes are sent one at a time and in order. Each push contains the newest values of the refs and all commits
+//     between these values and the values that were pushed before.
+//   - No clean shutdown is needed. The refs to push are the difference between the Repo's refs and the ledger, a file
+//     that records which values the session remote has acknowledged and which updates were sent without an answer.
+//   - A push reads only owned objects, those that were created in the session, so nothing is fetched from the mounted
+//     remote. The exception is a session remote that lacks the base commits of the session (ModeSeed): their history is
+//     fetched and pushed first, in one pack.
 //
 // A commit or checkpoint is pushed in the following steps; pipeline.go contains most of them in this order:
 //

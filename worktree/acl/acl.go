@@ -1,7 +1,7 @@
-// Package acl reads and changes POSIX access control lists in the format in which Linux stores them in extended attributes
-// (uapi/linux/posix_acl_xattr.h). The kernel checks permissions according to these lists. The file system has two tasks, which
-// this package implements according to acl(5): the list and the mode of a file must agree, and a new file gets a list and a mode
-// that depend on its directory.
+// Package acl reads and changes POSIX access control lists in the format in which Linux stores them in extended
+// attributes (uapi/linux/posix_acl_xattr.h). The kernel checks permissions according to these lists. The file system
+// has two tasks, which this package implements according to acl(5): the list and the mode of a file must agree, and a
+// new file gets a list and a mode that depend on its directory.
 package acl
 
 import (
@@ -51,9 +51,9 @@ type List []entry
 // ErrFormat means that the value of an attribute is not a valid access control list.
 var ErrFormat = errors.New("invalid access control list")
 
-// Parse decodes the value of an extended attribute. It returns ErrFormat if the value is malformed, if a required entry is
-// missing, or if an entry that may occur only once occurs twice. It does not check the order of the entries, which the kernel has
-// checked already.
+// Parse decodes the value of an extended attribute. It returns ErrFormat if the value is malformed, if a required entry
+// is missing, or if an entry that may occur only once occurs twice. It does not check the order of the entries, which
+// the kernel has checked already.
 func Parse(value []byte) (List, error) {
 	if len(value) < headerSize || (len(value)-headerSize)%entrySize != 0 || binary.LittleEndian.Uint32(value) != version {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFormat, len(value))
@@ -100,8 +100,8 @@ func (l List) Extended() bool {
 	return slices.ContainsFunc(l, func(e entry) bool { return e.tag == user || e.tag == group || e.tag == mask })
 }
 
-// shift returns the position, in a mode, of the three permission bits for entries with tag t. It returns -1 if the mode does not
-// contain these permissions. If the list has a mask, the group bits of the mode contain the mask.
+// shift returns the position, in a mode, of the three permission bits for entries with tag t. It returns -1 if the mode
+// does not contain these permissions. If the list has a mask, the group bits of the mode contain the mask.
 func (l List) shift(t tag) int {
 	switch t {
 	case userObj:
@@ -128,8 +128,8 @@ func (l List) Mode(mode uint32) uint32 {
 	return mode
 }
 
-// WithMode returns a copy of the list as it is after a chmod(2) with the given mode: the entries that correspond to permission
-// bits of the mode get these permissions.
+// WithMode returns a copy of the list as it is after a chmod(2) with the given mode: the entries that correspond to
+// permission bits of the mode get these permissions.
 func (l List) WithMode(mode uint32) List {
 	changed := slices.Clone(l)
 	for i, e := range changed {
@@ -140,8 +140,8 @@ func (l List) WithMode(mode uint32) List {
 	return changed
 }
 
-// Inherit returns the access control list and the mode of a new file in a directory whose default list is l. mode is the mode
-// that the creating process has requested. A permission bit is set if both mode and l contain the bit.
+// Inherit returns the access control list and the mode of a new file in a directory whose default list is l. mode is
+// the mode that the creating process has requested. A permission bit is set if both mode and l contain the bit.
 func (l List) Inherit(mode uint32) (List, uint32) {
 	allowed := l.Mode(mode) | ^uint32(0o777)
 	return l.WithMode(mode & allowed), mode & allowed

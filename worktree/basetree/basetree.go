@@ -1,6 +1,6 @@
-// Package basetree implements the base tree of a mount: its nodes, with their attributes and contents, as they are without
-// changes. Package worktree combines it with the overlay, which may hide or replace any of these nodes. Package basetree does not
-// read the overlay, but uses the type overlay.Inode for attributes.
+// Package basetree implements the base tree of a mount: its nodes, with their attributes and contents, as they are
+// without changes. Package worktree combines it with the overlay, which may hide or replace any of these nodes. Package
+// basetree does not read the overlay, but uses the type overlay.Inode for attributes.
 package basetree
 
 import (
@@ -28,8 +28,8 @@ var (
 	ErrResized = errors.New("contents have another size than was reported before")
 )
 
-// Blob is a blob together with the place at which the mount shows it. The place is needed because git attributes, which are
-// selected by path, may convert the contents.
+// Blob is a blob together with the place at which the mount shows it. The place is needed because git attributes, which
+// are selected by path, may convert the contents.
 type Blob struct {
 	ID   object.ID
 	Path string    // path relative to the mount's root, without a leading slash
@@ -44,19 +44,21 @@ type Content interface {
 	Release()
 }
 
-// Source supplies the trees, sizes and contents of the nodes of the base tree. Its methods may be called from any goroutine.
+// Source supplies the trees, sizes and contents of the nodes of the base tree. Its methods may be called from any
+// goroutine.
 type Source interface {
 	// Tree returns the entries of a tree. It waits until the tree is fetched. The caller must not modify the slice.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits until the objects that
-	// are needed to compute the length are fetched.
+	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits until the objects
+	// that are needed to compute the length are fetched.
 	Size(ctx context.Context, b Blob) (int64, error)
 	// KnownSize returns the same length as Size, but never waits. If the length is not known on this host, ok is false.
 	KnownSize(b Blob) (size int64, ok bool)
-	// Looked records that a process looked up a file whose size is not known yet. From the sequence of these lookups, the Source
-	// recognizes a program that walks through a directory.
+	// Looked records that a process looked up a file whose size is not known yet. From the sequence of these lookups, the
+	// Source recognizes a program that walks through a directory.
 	Looked(b Blob)
-	// Here reports whether the contents of a blob are on this host, and Open returns them without a conversion. It never waits.
+	// Here reports whether the contents of a blob are on this host, and Open returns them without a conversion. It never
+	// waits.
 	Here(b Blob) bool
 	// Searched reports whether the process of the request ctx is a program that reads all files below some directories
 	// (ok), and whether the directory at path ("" is the root) is one of these directories (target).
@@ -72,8 +74,8 @@ type Source interface {
 type Attr struct {
 	Node Node
 	Mode uint32 // file type and permissions, as in st_mode
-	// Nlink is 1 for a directory of the base tree. From this value, programs such as find recognize that the link count does not
-	// include subdirectories. To count the subdirectories, stat(2) would have to wait for the directory's tree.
+	// Nlink is 1 for a directory of the base tree. From this value, programs such as find recognize that the link count
+	// does not include subdirectories. To count the subdirectories, stat(2) would have to wait for the directory's tree.
 	Nlink               uint32
 	UID, GID            uint32
 	Rdev                uint32
@@ -82,12 +84,13 @@ type Attr struct {
 	Atime, Mtime, Ctime int64 // in nanoseconds since 1970
 }
 
-// dirSize is the size of every directory, in bytes, as stat(2) returns it. As on most file systems, the value has no meaning.
+// dirSize is the size of every directory, in bytes, as stat(2) returns it. As on most file systems, the value has no
+// meaning.
 const dirSize = 4096
 
-// Tree contains the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the attributes
-// of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has its own locks. No
-// goroutine holds a lock while it calls the Source. The methods may be called from any goroutine.
+// Tree contains the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the
+// attributes of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has
+// its own locks. No goroutine holds a lock while it calls the Source. The methods may be called from any goroutine.
 type Tree struct {
 	Table    *inode.Table // nodes of the base tree and of grafts; all of them are called base nodes
 	UID, GID uint32       // owner and group of every unchanged path
@@ -156,8 +159,8 @@ func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
 	return in
 }
 
-// Block returns the block of a directory: the consecutive nodes of its entries. The first call for a directory waits until its
-// tree is fetched, and adds the block to the table. A submodule has an empty block.
+// Block returns the block of a directory: the consecutive nodes of its entries. The first call for a directory waits
+// until its tree is fetched, and adds the block to the table. A submodule has an empty block.
 func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 	r, ok := t.Table.Record(dir)
 	switch {
@@ -178,8 +181,8 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 			return inode.Block{}, fmt.Errorf("read directory %q: %w", t.Table.Path(dir), err)
 		}
 	}
-	// In a git tree, a directory is sorted as if its name ended in a slash. The table needs the entries in the byte order of
-	// their names. Entries with names that no directory can show are left out.
+	// In a git tree, a directory is sorted as if its name ended in a slash. The table needs the entries in the byte order
+	// of their names. Entries with names that no directory can show are left out.
 	sorted := slices.DeleteFunc(slices.Clone(entries), func(e object.TreeEntry) bool { return !object.CanShow(e.Name) })
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
 	b, err := t.Table.Add(dir, sorted)
@@ -189,11 +192,12 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// Describe returns the attributes of an inode. It does not wait. If the size is not known, it is negative in the result.
+// Describe returns the attributes of an inode. It does not wait. If the size is not known, it is negative in the
+// result.
 func (t *Tree) Describe(in overlay.Inode) Attr { return t.DescribeBy(in, t.KnownSize) }
 
-// DescribeBy returns the attributes of an inode. For an unchanged file, DescribeBy calls the function baseSize, which returns the
-// size of the contents, or -1 if the size is not known.
+// DescribeBy returns the attributes of an inode. For an unchanged file, DescribeBy calls the function baseSize, which
+// returns the size of the contents, or -1 if the size is not known.
 func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
@@ -212,8 +216,9 @@ func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	return a
 }
 
-// KnownSize returns the size of a base node's contents in bytes, or -1 if the size is not known. It does not wait. If the table
-// lacks the size, KnownSize reports the lookup to the Source, and if the Source knows the size, stores it in the table.
+// KnownSize returns the size of a base node's contents in bytes, or -1 if the size is not known. It does not wait. If
+// the table lacks the size, KnownSize reports the lookup to the Source, and if the Source knows the size, stores it in
+// the table.
 func (t *Tree) KnownSize(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -282,8 +287,8 @@ func (t *Tree) Blob(n Node, r *inode.Record) Blob {
 	return Blob{ID: r.ObjectID(), Path: t.Table.Path(n), Link: r.Kind() == inode.KindSymlink, Tree: tree}
 }
 
-// Open returns the contents of a base node. It waits until the blob is fetched. If the size in the table was wrong, Open corrects
-// it.
+// Open returns the contents of a base node. It waits until the blob is fetched. If the size in the table was wrong,
+// Open corrects it.
 func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -299,7 +304,8 @@ func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	}
 	if ok && told != c.Size() {
 		defer c.Release()
-		return nil, fmt.Errorf("open %q: file was reported to have %d bytes, but has %d: %w", t.Table.Path(n), told, c.Size(), ErrResized)
+		return nil, fmt.Errorf("open %q: file was reported to have %d bytes, but has %d: %w", t.Table.Path(n), told,
+			c.Size(), ErrResized)
 	}
 	return c, nil
 }

@@ -16,7 +16,8 @@ type Entry struct {
 	Attr Attr // attributes of the unchanged path; the size is negative if it is not known
 }
 
-// Walk calls the function emit for the base node n at the given path, and for everything below n. It returns the first error.
+// Walk calls the function emit for the base node n at the given path, and for everything below n. It returns the first
+// error.
 func (t *Tree) Walk(ctx context.Context, n Node, path string, emit func(e Entry) error) error {
 	r := t.Table.At(n)
 	if err := emit(t.entry(n, r, path)); err != nil || r.Kind() != inode.KindDir {
@@ -49,8 +50,8 @@ func (t *Tree) Walk(ctx context.Context, n Node, path string, emit func(e Entry)
 	return nil
 }
 
-// entry returns the entry for base node n. It does not wait. If neither the table nor the Source knows the size, the size in the
-// result is negative.
+// entry returns the entry for base node n. It does not wait. If neither the table nor the Source knows the size, the
+// size in the result is negative.
 func (t *Tree) entry(n Node, r *inode.Record, path string) Entry {
 	e := Entry{Path: path, ID: r.ObjectID(), Mode: r.Kind().GitMode()}
 	in := t.Inode(n, r)

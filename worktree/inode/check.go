@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// check reads a table that another process has written, and prepares it for use. It checks every number in the file before it
-// uses the number. Published records have a valid checksum. Parents have lower numbers than their children, so that no path
-// contains a cycle. Records that were never published are not read. A power loss may have destroyed the records whose number is
-// at least lossy. An invalid block that contains such a record is dropped; any other invalid block is an error. If lossy is
-// maxNode, no record can be lost.
+// check reads a table that another process has written, and prepares it for use. It checks every number in the file
+// before it uses the number. Published records have a valid checksum. Parents have lower numbers than their children,
+// so that no path contains a cycle. Records that were never published are not read. A power loss may have destroyed the
+// records whose number is at least lossy. An invalid block that contains such a record is dropped; any other invalid
+// block is an error. If lossy is maxNode, no record can be lost.
 func (t *Table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (t *Table) checkStart(root object.ID) error {
 	return nil
 }
 
-// checkBlock checks the records of a directory's children. The field parent of each record must be the number of the directory,
-// so two directories cannot share a record.
+// checkBlock checks the records of a directory's children. The field parent of each record must be the number of the
+// directory, so two directories cannot share a record.
 func (t *Table) checkBlock(dir Node, b Block) error {
 	end := uint64(b.First) + uint64(b.Count)
 	if b.First <= dir || end > uint64(t.records.Len())/recordSize {
@@ -90,8 +90,8 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 }
 
 // adopt sets the length of the table to the end of the last valid block. It clears the records between valid blocks:
-// their directory was lost in a power loss. Nodes with numbers below lossy were synced before, and if one of them has no
-// directory, adopt returns ErrTable. Unless this process takes the mount over, adopt resets the lookup counts.
+// their directory was lost in a power loss. Nodes with numbers below lossy were synced before, and if one of them has
+// no directory, adopt returns ErrTable. Unless this process takes the mount over, adopt resets the lookup counts.
 func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0
@@ -117,8 +117,8 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	return nil
 }
 
-// checkRecord checks that the numbers in a record refer to positions within the files, and that the checksum of the record is
-// correct.
+// checkRecord checks that the numbers in a record refer to positions within the files, and that the checksum of the
+// record is correct.
 func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
 	if r.kind < KindFile || r.kind > KindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
@@ -138,9 +138,9 @@ func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	return nil
 }
 
-// checkEntries checks that the entries of a tree can be added as a block: their names must be valid for a file system, sorted and
-// unique, and their modes must correspond to a Kind. Trees from object.ParseTree satisfy these conditions, except that their
-// order is different.
+// checkEntries checks that the entries of a tree can be added as a block: their names must be valid for a file system,
+// sorted and unique, and their modes must correspond to a Kind. Trees from object.ParseTree satisfy these conditions,
+// except that their order is different.
 func checkEntries(entries []object.TreeEntry) error {
 	for i, e := range entries {
 		if err := CheckName(e.Name); err != nil {

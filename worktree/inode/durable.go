@@ -7,9 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 )
 
-// resume continues a table that another process has written. When a process dies, the kernel keeps the pages of mapped files
-// until the host stops. Therefore records that were not synced can be missing only if the host was restarted since the process
-// died.
+// resume continues a table that another process has written. When a process dies, the kernel keeps the pages of mapped
+// files until the host stops. Therefore records that were not synced can be missing only if the host was restarted
+// since the process died.
 func (t *Table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
@@ -29,14 +29,15 @@ func (t *Table) resume(root object.ID, boot [16]byte) error {
 	return nil
 }
 
-// Sync writes all nodes that were allocated before the call to disk, so that afterwards a log that refers to them may be synced.
-// It does nothing if no node was allocated since the last call. After an error, the next call writes everything again. Sync holds
-// t.syncing while it waits for the disk, and t.append for a short time.
+// Sync writes all nodes that were allocated before the call to disk, so that afterwards a log that refers to them may
+// be synced. It does nothing if no node was allocated since the last call. After an error, the next call writes
+// everything again. Sync holds t.syncing while it waits for the disk, and t.append for a short time.
 func (t *Table) Sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
 	t.append.Lock()
-	next := t.next.Load() // all nodes before next are published, because Add stores the position of its block before it releases t.append
+	// all nodes before next are published, because Add stores the position of its block before it releases t.append
+	next := t.next.Load()
 	root := t.header().root
 	t.append.Unlock()
 	if next == t.synced {
@@ -55,16 +56,16 @@ func (t *Table) Sync() error {
 	}
 	t.header().failed = 0
 	t.synced = next
-	// The next sync writes these two fields to disk. Until then, their values on disk are too low, so that after a power loss
-	// more records than necessary are treated as possibly lost.
+	// The next sync writes these two fields to disk. Until then, their values on disk are too low, so that after a power
+	// loss more records than necessary are treated as possibly lost.
 	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }
 
-// touch makes every page of the table dirty. This is necessary after a failed sync: the kernel marks a page that it could not
-// write as clean, and the next sync would succeed without writing the page. The counters in records change without locks, so
-// touch changes a separate byte in each page of records. Names never change, so touch makes each page of names dirty by storing
-// the byte that the page already contains.
+// touch makes every page of the table dirty. This is necessary after a failed sync: the kernel marks a page that it
+// could not write as clean, and the next sync would succeed without writing the page. The counters in records change
+// without locks, so touch changes a separate byte in each page of records. Names never change, so touch makes each page
+// of names dirty by storing the byte that the page already contains.
 func (t *Table) touch() error {
 	t.append.Lock()
 	next, nextName := Node(t.next.Load()), t.nextName

@@ -39,8 +39,8 @@ func grow(t *testing.T, table *Table, rng *rand.Rand, dirs int) {
 	}
 }
 
-// A power loss may lose any page that was not synced. All synced nodes exist unchanged, other nodes may exist, and the table can be
-// used.
+// A power loss may lose any page that was not synced. All synced nodes exist unchanged, other nodes may exist, and the
+// table can be used.
 func TestPowerLoss(t *testing.T) {
 	lost := 0
 	for seed := range uint64(30) {
@@ -135,7 +135,8 @@ func snapshot(t *testing.T, path string) (files [2][]byte) {
 	return files
 }
 
-// losePages writes files in which each page is from before or from after the changes, and changes the boot id as a reboot does.
+// losePages writes files in which each page is from before or from after the changes, and changes the boot id as a
+// reboot does.
 func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byte) {
 	t.Helper()
 	const page = 4096
@@ -158,7 +159,8 @@ func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byt
 	}
 }
 
-// A sync without new nodes writes nothing, and a sync while the table grows covers the nodes that were returned before it.
+// A sync without new nodes writes nothing, and a sync while the table grows covers the nodes that were returned before
+// it.
 func TestSyncKnowsItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)

@@ -28,8 +28,8 @@ type kernelHeader struct {
 	_       uint32
 	boot    [16]byte // boot ID that the host had when the file was created
 	seed    [16]byte // seed for the positions that the overlay assigns in directory listings
-	// adding is 1 while the table is being extended. The other fields describe the length of the table, so that a takeover need
-	// not read the whole table. The field crc is their checksum. They are valid while adding is 0.
+	// adding is 1 while the table is being extended. The other fields describe the length of the table, so that a takeover
+	// need not read the whole table. The field crc is their checksum. They are valid while adding is 0.
 	adding, next, nextName, nodes, dirs, crc atomic.Uint64
 }
 
@@ -40,8 +40,8 @@ const (
 
 var kernelMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 
-// openKernelState opens the file at path, or creates it. For a takeover, it continues a valid file. A file of another boot or
-// version is replaced.
+// openKernelState opens the file at path, or creates it. For a takeover, it continues a valid file. A file of another
+// boot or version is replaced.
 func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*kernelState, error) {
 	if takeOver {
 		r, err := mapped.Open(on, path, smallChunkBits)
@@ -70,8 +70,8 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 	return &kernelState{File: r}, nil
 }
 
-// start makes the file valid for a table that was read completely. It writes the magic number last, so that a process which is
-// killed before leaves a file that the next process recognizes as invalid.
+// start makes the file valid for a table that was read completely. It writes the magic number last, so that a process
+// which is killed before leaves a file that the next process recognizes as invalid.
 func (k *kernelState) start(t *Table, boot [16]byte) error {
 	if err := k.Grow(kernelSize); err != nil {
 		return err
@@ -117,20 +117,22 @@ func (h *kernelHeader) sum() uint64 {
 // TookOver reports whether the state of the previous process is continued.
 func (t *Table) TookOver() bool { return t.kernel.continued }
 
-// Seed returns the seed for the positions that the overlay assigns in directory listings. A takeover does not change it.
+// Seed returns the seed for the positions that the overlay assigns in directory listings. A takeover does not change
+// it.
 func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
 
-// resumeKilled continues, without reading all records, the table of a process that was killed after the host was started. The
-// mapped pages still contain what this process has stored, and the file of the kernel state contains the length of the table.
-// done is false if that length is missing or invalid, for example because the process died while it extended the table. In this
-// case the caller must read the whole table.
+// resumeKilled continues, without reading all records, the table of a process that was killed after the host was
+// started. The mapped pages still contain what this process has stored, and the file of the kernel state contains the
+// length of the table. done is false if that length is missing or invalid, for example because the process died while
+// it extended the table. In this case the caller must read the whole table.
 func (t *Table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil
 	}
 	h := t.kernel.header()
 	next, nextName := h.next.Load(), h.nextName.Load()
-	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.Len())/recordSize || nextName > uint64(t.names.Len()) {
+	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.Len())/recordSize ||
+		nextName > uint64(t.names.Len()) {
 		return false, nil
 	}
 	if err := t.checkStart(root); err != nil {

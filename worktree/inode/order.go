@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// TreeOrder returns the nodes of a block in the order of a git tree, in which a directory is sorted as if its name ended in a
-// slash. It returns nil if the block is in that order already, which is the usual case.
+// TreeOrder returns the nodes of a block in the order of a git tree, in which a directory is sorted as if its name
+// ended in a slash. It returns nil if the block is in that order already, which is the usual case.
 func (t *Table) TreeOrder(b Block) []Node {
 	misplaced := false
 	for i := 0; i+1 < b.Count && !misplaced; i++ {

@@ -11,15 +11,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Record describes one node, in the format of the file. All fields except state, touched and lookups do not change after the
-// record is published.
+// Record describes one node, in the format of the file. All fields except state, touched and lookups do not change
+// after the record is published.
 type Record struct {
 	id [32]byte
-	// state is the size in bytes plus 1 for a file or symbolic link. For a directory, it is the number of the first child << 32 |
-	// the number of children. It is 0 if the size or the children are not known.
+	// state is the size in bytes plus 1 for a file or symbolic link. For a directory, it is the number of the first child
+	// << 32 | the number of children. It is 0 if the size or the children are not known.
 	state atomic.Uint64
-	// name is the offset in the file of names << 8 | the length of the name. For a further root, the field is the number of the
-	// previous further root << 8.
+	// name is the offset in the file of names << 8 | the length of the name. For a further root, the field is the number
+	// of the previous further root << 8.
 	name    uint64
 	parent  uint32 // node of the directory that contains this node; for a root, the root itself
 	crc     uint32 // crc32c of the name and of the fields id, name, parent, kind and idLen
@@ -78,7 +78,8 @@ func (k Kind) GitMode() object.Mode {
 	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// StatMode returns the st_mode of an unchanged node of this kind. The permissions are those of a checkout with the umask 0.
+// StatMode returns the st_mode of an unchanged node of this kind. The permissions are those of a checkout with the
+// umask 0.
 func (k Kind) StatMode() uint32 {
 	switch k {
 	case KindFile:
@@ -93,8 +94,8 @@ func (k Kind) StatMode() uint32 {
 	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// Block contains the nodes of a directory's children. The numbers of these nodes are the Count consecutive numbers that begin
-// with First.
+// Block contains the nodes of a directory's children. The numbers of these nodes are the Count consecutive numbers that
+// begin with First.
 type Block struct {
 	First Node
 	Count int
@@ -124,7 +125,8 @@ func (r *Record) SetSize(n int64) { r.state.Store(uint64(n) + 1) }
 // Remember increments the kernel's lookup count of the node.
 func (r *Record) Remember() { r.lookups.Add(1) }
 
-// Forget subtracts k from the lookup count, but does not set it below zero. It returns true if the count is zero afterwards.
+// Forget subtracts k from the lookup count, but does not set it below zero. It returns true if the count is zero
+// afterwards.
 func (r *Record) Forget(k uint64) (last bool) {
 	for {
 		have := r.lookups.Load()

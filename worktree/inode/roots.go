@@ -6,11 +6,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// A further root is the root directory of another tree than the base tree. Like the root of the base tree, it is its own parent.
-// The further roots form a list: the header of the table refers to the root that was added last, and each further root refers to
-// the root that was added before. The nodes below a further root are base nodes like all others: each has a blob, and a path by
-// which git selects the attributes of the blob, and the blob is fetched when the file is read. A further root is not visible in
-// the mount. An entry of the overlay makes a node below the further root visible (graft.go).
+// A further root is the root directory of another tree than the base tree. Like the root of the base tree, it is its
+// own parent. The further roots form a list: the header of the table refers to the root that was added last, and each
+// further root refers to the root that was added before. The nodes below a further root are base nodes like all others:
+// each has a blob, and a path by which git selects the attributes of the blob, and the blob is fetched when the file is
+// read. A further root is not visible in the mount. An entry of the overlay makes a node below the further root visible
+// (graft.go).
 
 // isRoot reports whether a published node is the root of the base tree or a further root.
 func (t *Table) isRoot(n Node) bool { return Node(t.At(n).parent) == n }
@@ -26,7 +27,8 @@ func (t *Table) TreeOf(n Node) Node {
 // before returns the further root that was added before the further root r. It returns 0 if r was added first.
 func (r *Record) before() Node { return Node(r.name >> 8) }
 
-// RootsOf returns the roots of the given tree, the latest root first. If the tree is the base tree, Root is the last element.
+// RootsOf returns the roots of the given tree, the latest root first. If the tree is the base tree, Root is the last
+// element.
 func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -41,8 +43,8 @@ func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	return list
 }
 
-// AddRoot adds a further root for a tree. A tree may have several roots: if the file of a node was renamed in the mount, a graft
-// needs another node for the original path, and this node is below another root.
+// AddRoot adds a further root for a tree. A tree may have several roots: if the file of a node was renamed in the
+// mount, a graft needs another node for the original path, and this node is below another root.
 func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -65,8 +67,8 @@ func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	return n, nil
 }
 
-// checkRoots reads the further roots of a table that another process has written. If a power loss has destroyed the latest roots,
-// the list is shortened to the roots that were synced.
+// checkRoots reads the further roots of a table that another process has written. If a power loss has destroyed the
+// latest roots, the list is shortened to the roots that were synced.
 func (t *Table) checkRoots(lossy uint64) error {
 	h := t.header()
 	roots, err := t.readRoots(Node(h.root))
@@ -78,8 +80,8 @@ func (t *Table) checkRoots(lossy uint64) error {
 	return err
 }
 
-// readRoots returns the list of further roots, beginning with the root latest. It returns ErrTable if an element of the list is
-// not a valid root.
+// readRoots returns the list of further roots, beginning with the root latest. It returns ErrTable if an element of the
+// list is not a valid root.
 func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {

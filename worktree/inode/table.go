@@ -1,26 +1,27 @@
-// Package inode implements the inode table of a mount: it allocates the nodes of the base tree, and stores for each of them the
-// object, the name, the size and the kernel's lookup count.
+// Package inode implements the inode table of a mount: it allocates the nodes of the base tree, and stores for each of
+// them the object, the name, the size and the kernel's lookup count.
 //
 // # Files
 //
-// The table consists of two files: records of 64 bytes, whose index is the node, and the bytes of the names. Record 0 is the
-// header, record 1 the root of the base tree. Both files are mapped into memory. They use the byte order of the host, because the
-// files of a mount are read on this host only. A third file stores the state that becomes invalid when the kernel no longer has
-// the mount (kernelstate.go).
+// The table consists of two files: records of 64 bytes, whose index is the node, and the bytes of the names. Record 0
+// is the header, record 1 the root of the base tree. Both files are mapped into memory. They use the byte order of the
+// host, because the files of a mount are read on this host only. A third file stores the state that becomes invalid
+// when the kernel no longer has the mount (kernelstate.go).
 //
-// The children of a directory are added as one block. Add first writes the names, then the records. Finally, one atomic store of
-// the block's position into the directory's record publishes the block. If a process is killed before this store, the file
-// contains bytes to which no record refers, and the next process overwrites these bytes. A node is sent to the kernel only after
-// its block is published.
+// The children of a directory are added as one block. Add first writes the names, then the records. Finally, one atomic
+// store of the block's position into the directory's record publishes the block. If a process is killed before this
+// store, the file contains bytes to which no record refers, and the next process overwrites these bytes. A node is sent
+// to the kernel only after its block is published.
 //
-// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers to
-// the nodes, and the header records how many records were synced. After a power loss, blocks that follow the synced records and
-// that are not completely on disk are dropped, together with everything below them (check.go). If a valid block follows a dropped
-// block, the records of the dropped block stay unused, so the table may have gaps.
+// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that
+// refers to the nodes, and the header records how many records were synced. After a power loss, blocks that follow the
+// synced records and that are not completely on disk are dropped, together with everything below them (check.go). If a
+// valid block follows a dropped block, the records of the dropped block stay unused, so the table may have gaps.
 //
 // # Further roots
 //
-// Beside the root of the base tree there may be roots of other trees (roots.go). Their nodes are allocated in the same way.
+// Beside the root of the base tree there may be roots of other trees (roots.go). Their nodes are allocated in the same
+// way.
 //
 // # Locks
 //
@@ -45,14 +46,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read have no nodes,
-// and are not counted.
+// Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read have no
+// nodes, and are not counted.
 type Counts struct {
 	Nodes int64 // number of paths that have a node, including the root
 	Dirs  int64 // number of directories whose children have nodes
 }
 
-// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for
+// no node.
 type Node = overlay.Node
 
 // Root is the node of the mount's root directory, in every mount.
@@ -61,7 +63,8 @@ const Root Node = 1
 // ErrTable means that a file is not an inode table, is damaged, or belongs to another base tree.
 var ErrTable = errors.New("invalid inode table")
 
-// Table is an open inode table. Its methods may be called from any goroutine, except Close, after which only Shown may be called.
+// Table is an open inode table. Its methods may be called from any goroutine, except Close, after which only Shown may
+// be called.
 type Table struct {
 	fs             disk.FS
 	records, names *mapped.File
@@ -81,13 +84,14 @@ type Table struct {
 
 // header is record 0, in the format of the file.
 type header struct {
-	magic   [8]byte
-	version uint32   // version of the format in host byte order; on a host with the other byte order, the value is not a known version
+	magic [8]byte
+	// version of the format in host byte order; on a host with the other byte order, the value is not a known version
+	version uint32
 	size    uint32   // size of a record, in bytes
 	boot    [16]byte // boot ID that the host had when the table was last opened
 	synced  uint64   // lower bound of the number of records that are on disk
-	// root is the further root that was added last, or 0 if the table has no further root. rootSynced is the value of root at the
-	// time of the last sync.
+	// root is the further root that was added last, or 0 if the table has no further root. rootSynced is the value of root
+	// at the time of the last sync.
 	root, rootSynced uint32
 	// failed is 1 if the last sync has failed, after which the kernel may have marked unwritten pages as clean.
 	failed uint32
@@ -115,8 +119,9 @@ var (
 	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}
 )
 
-// Open opens the table of the base tree root, or creates it if it does not exist. It returns ErrTable if the file is not a valid
-// table, or is the table of another tree. takeOver is true if the kernel still has the mount of the previous process.
+// Open opens the table of the base tree root, or creates it if it does not exist. It returns ErrTable if the file is
+// not a valid table, or is the table of another tree. takeOver is true if the kernel still has the mount of the
+// previous process.
 func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error) {
 	boot, err := disk.BootUUID(on)
 	if err != nil {
@@ -135,11 +140,12 @@ func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error
 	return t, nil
 }
 
-// lock acquires the lock file of a table, so that no other process allocates the same nodes. The kernel releases the lock when
-// all threads of a process have ended. A takeover waits for the threads of the dead process, for at most lockWait. One of these
-// threads may be blocked in a request to the mount itself, which is answered only when the new process serves the mount (see
-// fuse.WithoutDevice). Such a thread has closed the lock file, but keeps the memory of the dead process with the files that are
-// mapped into it. Therefore the lock is on a separate file that is never mapped.
+// lock acquires the lock file of a table, so that no other process allocates the same nodes. The kernel releases the
+// lock when all threads of a process have ended. A takeover waits for the threads of the dead process, for at most
+// lockWait. One of these threads may be blocked in a request to the mount itself, which is answered only when the new
+// process serves the mount (see fuse.WithoutDevice). Such a thread has closed the lock file, but keeps the memory of
+// the dead process with the files that are mapped into it. Therefore the lock is on a separate file that is never
+// mapped.
 func lock(path string, takeOver bool) (unlock func(), err error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		unlock, err := disk.TryLock(path)
@@ -179,8 +185,8 @@ func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 // fresh reports whether the creation of the table was not completed, because the file is empty or has no magic number.
 func (t *Table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
-// start creates the table. It writes the record of the root first and the magic number of the header last, so that a table with
-// the magic number is complete.
+// start creates the table. It writes the record of the root first and the magic number of the header last, so that a
+// table with the magic number is complete.
 func (t *Table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.Grow(chunkSize); err != nil {
 		return err
@@ -233,8 +239,8 @@ func (t *Table) Record(n Node) (*Record, bool) {
 	return r, r.kind != 0
 }
 
-// ForgetSizes removes the sizes of all files from the table, also after a power loss. It is called before any other goroutine uses
-// the table.
+// ForgetSizes removes the sizes of all files from the table, also after a power loss. It is called before any other
+// goroutine uses the table.
 func (t *Table) ForgetSizes() error {
 	forgot := false
 	for n := Root; uint64(n) < t.next.Load(); n++ {
@@ -284,7 +290,8 @@ func (t *Table) Path(n Node) string {
 	return string(b)
 }
 
-// Search returns the node in block b that has the given name, by binary search. It returns false if no node in b has this name.
+// Search returns the node in block b that has the given name, by binary search. It returns false if no node in b has
+// this name.
 func (t *Table) Search(b Block, name string) (Node, bool) {
 	i, ok := sort.Find(b.Count, func(i int) int {
 		return strings.Compare(name, t.Name(t.At(b.First+Node(i))))
@@ -295,8 +302,8 @@ func (t *Table) Search(b Block, name string) (Node, bool) {
 	return b.First + Node(i), true
 }
 
-// Add publishes the children of a directory as a block. entries must be in byte order of their names. If another goroutine has
-// added the block already, Add returns that block.
+// Add publishes the children of a directory as a block. entries must be in byte order of their names. If another
+// goroutine has added the block already, Add returns that block.
 func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	if err := checkEntries(entries); err != nil {
 		return Block{}, err
@@ -330,7 +337,8 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 		r.crc = r.sum(e.Name)
 	}
 	t.next.Store(uint64(b.First) + uint64(b.Count))
-	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // this store publishes the block, so that other goroutines can find it
+	// this store publishes the block, so that other goroutines can find it
+	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count))
 	t.nodes.Add(int64(b.Count))
 	t.dirs.Add(1)
 	return b, nil
@@ -341,8 +349,8 @@ func (t *Table) grow(next Node) error {
 	return t.records.Grow(int64(next) * recordSize)
 }
 
-// addName appends a name to the file of names and returns its offset. A name does not extend over the end of a chunk. The caller
-// holds t.append.
+// addName appends a name to the file of names and returns its offset. A name does not extend over the end of a chunk.
+// The caller holds t.append.
 func (t *Table) addName(name string) (uint64, error) {
 	at := t.nextName
 	if at%chunkSize+uint64(len(name)) > chunkSize {

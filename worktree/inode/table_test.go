@@ -73,8 +73,8 @@ func TestForgetSizes(t *testing.T) {
 	}
 }
 
-// A table in which any byte of a published record or name has changed is refused. Only sizes have no checksum, and the state of a
-// directory is checked by the records that it points to.
+// A table in which any byte of a published record or name has changed is refused. Only sizes have no checksum, and the
+// state of a directory is checked by the records that it points to.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
@@ -179,8 +179,8 @@ func TestTornStart(t *testing.T) {
 	}
 }
 
-// FuzzTable opens arbitrary bytes as a table. Either they are refused, or every node has a path that resolves to the node. The test
-// corrects the checksums first, because otherwise nearly all inputs would be refused.
+// FuzzTable opens arbitrary bytes as a table. Either they are refused, or every node has a path that resolves to the
+// node. The test corrects the checksums first, because otherwise nearly all inputs would be refused.
 func FuzzTable(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "inodes")
 	table := sampleTable(f, path)
@@ -191,7 +191,8 @@ func FuzzTable(f *testing.F) {
 	records, names := head(f, path, used), head(f, path+".names", namesUsed)
 	f.Add(records, names)
 	f.Add(records[:2*recordSize], []byte{})
-	for _, at := range []int{recordSize + 32, recordSize + 36, 2*recordSize + 32, 2*recordSize + 36, 3*recordSize + 40, 3*recordSize + 48} {
+	for _, at := range []int{recordSize + 32, recordSize + 36, 2*recordSize + 32, 2*recordSize + 36, 3*recordSize + 40,
+		3*recordSize + 48} {
 		changed := bytes.Clone(records)
 		changed[at] ^= 3
 		f.Add(changed, names)

@@ -18,8 +18,8 @@ import (
 // childLimit is so small that the file is rewritten often.
 const childLimit = 4 << 10
 
-// TestKill repeatedly kills a process that records changes and queries the journal, and checks that the answer for every position that
-// the process was given contains all later changes.
+// TestKill repeatedly kills a process that records changes and queries the journal, and checks that the answer for
+// every position that the process was given contains all later changes.
 func TestKill(t *testing.T) {
 	if path := os.Getenv("JOURNAL_OF_CHILD"); path != "" {
 		child(t, path)
@@ -73,8 +73,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// child records changes and queries the journal until it is killed. It prints each change after it was recorded, and each position that
-// all changes printed before precede.
+// child records changes and queries the journal until it is killed. It prints each change after it was recorded, and
+// each position that all changes printed before precede.
 func child(t *testing.T, path string) {
 	j := open(t, path, Options{limit: childLimit})
 	for i := 0; ; i++ {

@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// header is the start of the file. Its numbers are in the byte order of the host, because only this host reads the file.
+// header is the start of the file. Its numbers are in the byte order of the host, because only this host reads the
+// file.
 type header struct {
 	magic   [8]byte
 	version uint32
@@ -28,8 +29,9 @@ type header struct {
 
 // These constants belong to the file format, or limit the size of the file.
 const (
-	headerSize   = 64 // in bytes
-	recordHeader = 16 // bytes before the path: eight with the length of the path | the checksum << 32, eight with the number of the record
+	headerSize = 64 // in bytes
+	// bytes before the path: eight with the length of the path | the checksum << 32, eight with the number of the record
+	recordHeader = 16
 	version      = 1
 
 	fileLimit = 16 << 20  // maximum length of the file, in bytes; about 200,000 paths
@@ -64,8 +66,8 @@ type log struct {
 	count  int       // number of records
 	fixed  bool      // true if the journal is read-only, so that nothing may be written
 	named  bool      // true if the directory entry of the file is certainly on disk
-	// marks contains the positions of some records, at intervals of marked records, so that the method each need not start at the
-	// first record.
+	// marks contains the positions of some records, at intervals of marked records, so that the method each need not start
+	// at the first record.
 	marks []mark
 }
 
@@ -75,10 +77,11 @@ type mark struct {
 	offset int
 }
 
-// Open opens the journal at path. It begins a new epoch if the file does not exist, if it is damaged, or if it was not closed
-// before the host was restarted. A file must not be open in two Journals at the same time.
+// Open opens the journal at path. It begins a new epoch if the file does not exist, if it is damaged, or if it was not
+// closed before the host was restarted. A file must not be open in two Journals at the same time.
 func Open(path string, o Options) (*Journal, error) {
-	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
+	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64),
+		flights: make(map[uint64]int)}
 	if j.fs == nil {
 		j.fs = disk.OS
 	}
@@ -132,8 +135,8 @@ func (j *Journal) open(o Options) error {
 		}
 	case o.ReadOnly:
 	default:
-		// The clean mark must be removed on disk before anything is recorded. If the mark remained, a power loss could destroy
-		// records of a file that is marked as clean.
+		// The clean mark must be removed on disk before anything is recorded. If the mark remained, a power loss could
+		// destroy records of a file that is marked as clean.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
 		j.log.named = true
 		err = f.DataSync()
@@ -144,8 +147,8 @@ func (j *Journal) open(o Options) error {
 	return nil
 }
 
-// begin starts a new epoch. Unless o.Unused reports that the working tree has no changes, begin treats record 1 as dropped. A query
-// from the start of the epoch then reports that every path may have changed.
+// begin starts a new epoch. Unless o.Unused reports that the working tree has no changes, begin treats record 1 as
+// dropped. A query from the start of the epoch then reports that every path may have changed.
 func (j *Journal) begin(o Options) {
 	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
 	if o.Unused != nil && o.Unused() {
@@ -153,8 +156,8 @@ func (j *Journal) begin(o Options) {
 	}
 }
 
-// startFile writes the header of an empty journal. It writes the magic number last, so that a process which is killed before
-// leaves a file that the next process recognizes as invalid.
+// startFile writes the header of an empty journal. It writes the magic number last, so that a process which is killed
+// before leaves a file that the next process recognizes as invalid.
 func (j *Journal) startFile() error {
 	l := &j.log
 	if l.size >= headerSize {
@@ -182,7 +185,8 @@ func (j *Journal) resume() error {
 		return errBad
 	}
 	h := l.header()
-	if h.magic != magic || h.version != version || h.boot != j.boot && h.clean != 1 || h.dropped > maxNumber || h.killed > maxNumber {
+	if h.magic != magic || h.version != version || h.boot != j.boot && h.clean != 1 || h.dropped > maxNumber ||
+		h.killed > maxNumber {
 		return errBad
 	}
 	last := h.dropped
@@ -244,8 +248,8 @@ func (l *log) unmap() error {
 	return err
 }
 
-// close syncs the file, and also the directory, unless the file's directory entry is certainly on disk. Then close marks the file
-// as clean, which means that all records are on disk and can be found at the path of the journal.
+// close syncs the file, and also the directory, unless the file's directory entry is certainly on disk. Then close
+// marks the file as clean, which means that all records are on disk and can be found at the path of the journal.
 func (l *log) close(syncDir func() error) error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
@@ -267,8 +271,8 @@ func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) 
 // word returns the eight bytes at the offset off, which must be a multiple of eight.
 func (l *log) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.memory[off])) }
 
-// grow makes the file at least size bytes long. The disk space is allocated now, so that a full disk causes an error of this
-// call, and not a SIGBUS when a page is written.
+// grow makes the file at least size bytes long. The disk space is allocated now, so that a full disk causes an error of
+// this call, and not a SIGBUS when a page is written.
 func (l *log) grow(size int) error {
 	if size <= l.size {
 		return nil
@@ -281,8 +285,8 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read checks the record at the offset off, and returns the record and its size in the file. If off is after the last record, the
-// size is 0.
+// read checks the record at the offset off, and returns the record and its size in the file. If off is after the last
+// record, the size is 0.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil
@@ -302,7 +306,8 @@ func (l *log) read(off int) (r record, size int, err error) {
 	return r, recordSize(length), nil
 }
 
-// recordSize returns the size of a record in the file, in bytes, which is a multiple of eight. length is the length of the path.
+// recordSize returns the size of a record in the file, in bytes, which is a multiple of eight. length is the length of
+// the path.
 func recordSize(length int) int { return recordHeader + (length+7)&^7 }
 
 // sum returns the checksum of a record: the crc32c of its number and its path.
@@ -312,8 +317,8 @@ func (r record) sum() uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
 }
 
-// passed moves the end of the log behind a record of size bytes that begins at the present end. At intervals of marked records,
-// it adds an element to l.marks.
+// passed moves the end of the log behind a record of size bytes that begins at the present end. At intervals of marked
+// records, it adds an element to l.marks.
 func (l *log) passed(number uint64, size int) {
 	if l.count%marked == 0 {
 		l.marks = append(l.marks, mark{number, l.end})
@@ -322,8 +327,8 @@ func (l *log) passed(number uint64, size int) {
 	l.end += size
 }
 
-// write appends a record. The caller must have made room in the file for the record and for the eight zero bytes that follow the
-// record.
+// write appends a record. The caller must have made room in the file for the record and for the eight zero bytes that
+// follow the record.
 func (l *log) write(number uint64, path string) {
 	size := recordSize(len(path))
 	r := record{number, l.memory[l.end+recordHeader : l.end+recordHeader+len(path)]}
@@ -336,8 +341,8 @@ func (l *log) write(number uint64, path string) {
 	l.passed(number, size)
 }
 
-// each calls the function emit for the records whose number is greater than the number in the parameter behind, in order, until
-// emit returns false.
+// each calls the function emit for the records whose number is greater than the number in the parameter behind, in
+// order, until emit returns false.
 func (l *log) each(behind uint64, emit func(record) bool) {
 	if l.file == nil {
 		return
@@ -367,8 +372,8 @@ func (l *log) at(off int) record {
 // copy appends a copy of a record of another file. The copy has the same number.
 func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
-// append adds a record of path with the next number. If the path is too long, append records a directory above the path instead.
-// The caller holds j.mu.
+// append adds a record of path with the next number. If the path is too long, append records a directory above the path
+// instead. The caller holds j.mu.
 func (j *Journal) append(path string) {
 	for len(path) > maxPath { // the path is longer than any path that a program can use
 		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
@@ -385,9 +390,10 @@ func (j *Journal) append(path string) {
 	j.used.Store(int64(j.log.end))
 }
 
-// restart begins a new epoch in the existing file. restart needs no disk space, and its duration does not depend on the number of
-// records. It is called if the disk is full, or if MakeRoom was not called in time. If the process is killed after the first
-// store, the new epoch contains the old records, but no position that was returned refers to them. The caller holds j.mu.
+// restart begins a new epoch in the existing file. restart needs no disk space, and its duration does not depend on the
+// number of records. It is called if the disk is full, or if MakeRoom was not called in time. If the process is killed
+// after the first store, the new epoch contains the old records, but no position that was returned refers to them. The
+// caller holds j.mu.
 func (j *Journal) restart() {
 	l, h := &j.log, j.log.header()
 	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0

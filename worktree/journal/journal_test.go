@@ -73,8 +73,8 @@ func TestQuestions(t *testing.T) {
 	ask(t, j, two, "*")
 }
 
-// A change that is in progress during a query is reported again by the next query, until a query that begins after the end of the
-// change.
+// A change that is in progress during a query is reported again by the next query, until a query that begins after the
+// end of the change.
 func TestFlights(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "journal"), Options{})
 	note(j, 1, "before")
@@ -119,7 +119,8 @@ func TestRestarts(t *testing.T) {
 		{name: "closed, another boot", end: (*Journal).Close, boot: bootB, want: "late new"},
 		{name: "killed", end: func(j *Journal) error { j.kill(); return nil }, boot: bootA, want: "early late new"},
 		{name: "taken over", end: func(j *Journal) error { j.kill(); return nil }, boot: bootA, over: true, want: "late new"},
-		{name: "power loss, called a takeover", end: func(j *Journal) error { j.kill(); return nil }, boot: bootB, over: true, want: "*"},
+		{name: "power loss, called a takeover", end: func(j *Journal) error { j.kill(); return nil }, boot: bootB,
+			over: true, want: "*"},
 		{name: "power loss", end: func(j *Journal) error { j.kill(); return nil }, boot: bootB, want: "*"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -170,7 +171,8 @@ func TestKilledTwice(t *testing.T) {
 	ask(t, j, token, "")
 }
 
-// File and memory stay small for any number of changes, and every answer is complete or states that the position is unknown.
+// File and memory stay small for any number of changes, and every answer is complete or states that the position is
+// unknown.
 func TestBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	const limit = 8 << 10

@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// slice is the maximum number of records that a rewrite reads or writes each time it holds Journal.mu. The number is limited
-	// because changes wait for this lock.
+	// slice is the maximum number of records that a rewrite reads or writes each time it holds Journal.mu. The number is
+	// limited because changes wait for this lock.
 	slice = 1 << 10
-	// reserve determines how much of the file is kept free for changes in progress while a rewrite runs: the maximum length
-	// divided by reserve. After a failed rewrite, the next rewrite starts when as many further bytes are used.
+	// reserve determines how much of the file is kept free for changes in progress while a rewrite runs: the maximum
+	// length divided by reserve. After a failed rewrite, the next rewrite starts when as many further bytes are used.
 	reserve = 16
 )
 
 // errRestarted means that a rewrite was given up, because the journal was closed or has begun a new epoch.
 var errRestarted = errors.New("change journal has begun a new epoch or was closed")
 
-// MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks,
-// because a rewrite reads every record and creates a file. Note must not do this, because the callers of Note hold locks.
-// MakeRoom returns at once if there is enough room, or if another goroutine is rewriting the file and there is enough room until
-// it has finished.
+// MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no
+// locks, because a rewrite reads every record and creates a file. Note must not do this, because the callers of Note
+// hold locks. MakeRoom returns at once if there is enough room, or if another goroutine is rewriting the file and there
+// is enough room until it has finished.
 func (j *Journal) MakeRoom() {
 	if j == nil || j.used.Load() < j.rewriteAt.Load() {
 		return
@@ -46,14 +46,14 @@ func (j *Journal) MakeRoom() {
 	j.rewriteAt.Store(j.threshold())
 }
 
-// threshold returns the length, in bytes, at which the file is rewritten. A rewrite keeps at most half of the maximum length, so
-// each rewrite reads at most three times as many bytes as were written since the previous rewrite.
+// threshold returns the length, in bytes, at which the file is rewritten. A rewrite keeps at most half of the maximum
+// length, so each rewrite reads at most three times as many bytes as were written since the previous rewrite.
 func (j *Journal) threshold() int64 { return int64(j.room / 4 * 3) }
 
-// rewrite writes some of the records to a new file, which replaces the old file. It keeps the last record of each path. If these
-// records are longer than half of the maximum length, it drops the oldest of them. rewrite holds j.mu for one slice of records at
-// a time. The old file is complete until the new file is renamed over it, so no record is lost if the process dies during the
-// rewrite.
+// rewrite writes some of the records to a new file, which replaces the old file. It keeps the last record of each path.
+// If these records are longer than half of the maximum length, it drops the oldest of them. rewrite holds j.mu for one
+// slice of records at a time. The old file is complete until the new file is renamed over it, so no record is lost if
+// the process dies during the rewrite.
 func (j *Journal) rewrite() error {
 	r := rewriting{j: j}
 	j.mu.Lock()
@@ -78,8 +78,8 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
-// rewriting is a rewrite in progress. The strings and offsets in a rewriting refer to the mapped old file, whose records do not
-// change within an epoch.
+// rewriting is a rewrite in progress. The strings and offsets in a rewriting refer to the mapped old file, whose
+// records do not change within an epoch.
 type rewriting struct {
 	j             *Journal
 	epoch, killed uint64 // values that the journal had when the rewrite began
@@ -95,8 +95,8 @@ type rewriting struct {
 	old  log // log of the old file, after the new file has replaced it
 }
 
-// each calls the function step until step returns false. It holds j.mu during each call, and releases j.mu between the calls. If
-// the journal was closed or has begun a new epoch between two calls, each returns errRestarted.
+// each calls the function step until step returns false. It holds j.mu during each call, and releases j.mu between the
+// calls. If the journal was closed or has begun a new epoch between two calls, each returns errRestarted.
 func (r *rewriting) each(step func() (more bool)) error {
 	one := func() (bool, error) {
 		r.j.mu.Lock()
@@ -125,8 +125,8 @@ func (r *rewriting) index() (more bool) {
 	return true
 }
 
-// choose selects the records to keep, from the youngest to the oldest, one slice per call. It returns false when the selection is
-// complete.
+// choose selects the records to keep, from the youngest to the oldest, one slice per call. It returns false when the
+// selection is complete.
 func (r *rewriting) choose() (more bool) {
 	if r.seen == nil {
 		r.seen, r.size, r.dropped = make(map[string]struct{}), headerSize, r.j.dropped
@@ -152,15 +152,16 @@ func (r *rewriting) choose() (more bool) {
 	return true
 }
 
-// write writes the new file: first the selected records, then the records that were appended since the selection. It holds j.mu
-// from the copy of the last record until the new file is renamed over the old file. Otherwise a record could be appended to the
-// old file and be missing in the new file.
+// write writes the new file: first the selected records, then the records that were appended since the selection. It
+// holds j.mu from the copy of the last record until the new file is renamed over the old file. Otherwise a record could
+// be appended to the old file and be missing in the new file.
 func (r *rewriting) write(name string) error {
 	j, next := r.j, &r.next
 	if err := next.grow(min(r.size+8, j.room)); err != nil {
 		return err
 	}
-	*next.header() = header{magic: magic, version: version, epoch: r.epoch, dropped: r.dropped, killed: r.killed, boot: j.boot}
+	*next.header() = header{magic: magic, version: version, epoch: r.epoch, dropped: r.dropped,
+		killed: r.killed, boot: j.boot}
 	next.end = headerSize
 	err := r.each(func() bool {
 		for range slice {

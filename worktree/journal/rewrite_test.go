@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Note never rewrites the file, because its callers hold locks: without MakeRoom, a full journal starts anew in the same file.
+// Note never rewrites the file, because its callers hold locks: without MakeRoom, a full journal starts anew in the
+// same file.
 func TestNoteRewritesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, Options{limit: 8 << 10})

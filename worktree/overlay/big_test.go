@@ -37,7 +37,8 @@ func TestHalfAMillionFiles(t *testing.T) {
 			n, err := tx.NewNode()
 			now := Now()
 			dir := parents[i%dirs]
-			tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 1000, GID: 1000, Atime: now, Mtime: now, Ctime: now, Parent: dir})
+			tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 1000, GID: 1000, Atime: now, Mtime: now,
+				Ctime: now, Parent: dir})
 			tx.SetEntry(dir, fmt.Sprintf("component-%d.test.tsx", i), n)
 			return err
 		}))
@@ -59,7 +60,8 @@ func TestHalfAMillionFiles(t *testing.T) {
 		took := used(t) - begin
 		debug.FreeOSMemory()
 		each := (resident(t) - before) / files
-		t.Logf("%d records of %d MB: opened in %v of processor time (%v), %d bytes of memory a file", rec.Records, size>>20, took, rec.Start, each)
+		t.Logf("%d records of %d MB: opened in %v of processor time (%v), %d bytes of memory a file", rec.Records, size>>20,
+			took, rec.Start, each)
 		if took > 2*time.Second && !await.Race {
 			t.Errorf("Open took %v", took)
 		}

@@ -32,9 +32,10 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), repaired})
 }
 
-// Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its contents files.
-// If repair is set, Check repairs the inconsistencies that it can repair. It never deletes bytes: it moves a damaged log, and
-// contents files without an owner, to lost+found. It returns ErrInUse if another process has the overlay open.
+// Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its
+// contents files. If repair is set, Check repairs the inconsistencies that it can repair. It never deletes bytes: it
+// moves a damaged log, and contents files without an owner, to lost+found. It returns ErrInUse if another process has
+// the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
 // check does the work of Check with the options o, which only tests set.
@@ -67,8 +68,8 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	return r, errors.Join(err, l.Close())
 }
 
-// mendLog replaces a damaged log by a new one that has the records before the damage. It copies the damaged log to lost+found
-// before it renames the new log, so that a log exists after a crash at any moment.
+// mendLog replaces a damaged log by a new one that has the records before the damage. It copies the damaged log to
+// lost+found before it renames the new log, so that a log exists after a crash at any moment.
 func mendLog(dir string, o Options, r *Report) error {
 	path := filepath.Join(dir, "log")
 	table := state.New()
@@ -89,7 +90,8 @@ func mendLog(dir string, o Options, r *Report) error {
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot, Replay: func([]byte, int64) error { return nil }})
+	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot,
+		Replay: func([]byte, int64) error { return nil }})
 	if err != nil {
 		return err
 	}
@@ -139,13 +141,14 @@ func copyFile(on disk.FS, from, to string) error {
 
 // census holds properties of inodes that are computed from the directory entries.
 type census struct {
-	names   map[Node]int  // number of names of each own node
-	subdirs map[Node]int  // number of subdirectories in each directory, including subdirectories that were moved from the base tree
+	names map[Node]int // number of names of each own node
+	// number of subdirectories in each directory, including subdirectories that were moved from the base tree
+	subdirs map[Node]int
 	parent  map[Node]Node // parent of each directory, according to the directory's entry
 }
 
-// checkNames compares directory entries with inodes. It skips base nodes, because the layer does not know the entries of the base
-// tree. If repairs are requested, it hides entries without an inode, and corrects link counts and parents.
+// checkNames compares directory entries with inodes. It skips base nodes, because the layer does not know the entries
+// of the base tree. If repairs are requested, it hides entries without an inode, and corrects link counts and parents.
 func (l *Layer) checkNames(r *Report) error {
 	type entry struct {
 		dir  Node
@@ -194,8 +197,8 @@ func (l *Layer) checkNames(r *Report) error {
 	})
 }
 
-// judge returns a put with the corrected inode for every own inode that contradicts the census. It adds a finding to r for each
-// contradiction.
+// judge returns a put with the corrected inode for every own inode that contradicts the census. It adds a finding to r
+// for each contradiction.
 func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	t.EachInode(func(in Inode) bool {
 		if !in.Node.Own() {
@@ -241,9 +244,9 @@ func (c *census) loops(n Node) bool {
 	return false
 }
 
-// checkContents checks that every contents file that an inode names exists, has the recorded size and has no second owner, and
-// that every other contents file is recorded as dead. If repairs are requested, it corrects the inodes, and moves contents files
-// without an owner to lost+found.
+// checkContents checks that every contents file that an inode names exists, has the recorded size and has no second
+// owner, and that every other contents file is recorded as dead. If repairs are requested, it corrects the inodes, and
+// moves contents files without an owner to lost+found.
 func (l *Layer) checkContents(r *Report) error {
 	repair := !l.o.ReadOnly
 	owned := map[uint64]Node{}
@@ -270,7 +273,8 @@ func (l *Layer) checkContents(r *Report) error {
 			r.add(repair, "file %d: contents file %06x is missing; after the repair the file is empty", in.Node, old.Content)
 		case !ok:
 			in.Content, in.Size, in.Flags = 0, SizeOfBase, 0
-			r.add(repair, "file %d: contents file %06x is missing; after the repair the file has the contents of the base tree", in.Node,
+			r.add(repair, "file %d: contents file %06x is missing; after the repair the file has the contents of the base tree",
+				in.Node,
 				old.Content)
 		case info.Size() != in.Size && in.Flags&state.FlagDirty == 0:
 			in.Size = info.Size()

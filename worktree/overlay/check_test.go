@@ -19,10 +19,11 @@ var breakages = []breakage{
 		w.must(os.Remove(filepath.Join(w.dir, "contents/000000/000001")))
 		w.files["f"].data = nil
 	}},
-	{"missing content of a base file", "is missing; after the repair the file has the contents of the base tree", func(w *world) {
-		w.must(os.Remove(filepath.Join(w.dir, "contents/000000/000002")))
-		w.files["base3"].data, w.files["base3"].base = baseContents(3), true
-	}},
+	{"missing content of a base file", "is missing; after the repair the file has the contents of the base tree",
+		func(w *world) {
+			w.must(os.Remove(filepath.Join(w.dir, "contents/000000/000002")))
+			w.files["base3"].data, w.files["base3"].base = baseContents(3), true
+		}},
 	{"short content", "has size 7, but its contents have 3 bytes", func(w *world) {
 		w.must(os.Truncate(filepath.Join(w.dir, "contents/000000/000001"), 3))
 		w.files["f"].data = []byte("con")

@@ -13,21 +13,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// contents manages the directory of contents files. The name of a file is its number in hexadecimal, and each subdirectory
-// holds 1024 files.
+// contents manages the directory of contents files. The name of a file is its number in hexadecimal, and each
+// subdirectory holds 1024 files.
 type contents struct {
 	fs       disk.FS
 	dir      string // path of "contents" in the overlay
 	lost     string // path of "lost+found" in the overlay
 	readOnly bool
-	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no free
-	// descriptor.
+	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no
+	// free descriptor.
 	spare func() bool
 
 	mu sync.Mutex
-	// mu protects the fields made and doubts. The field made holds the numbers of the subdirectories that this process created
-	// and whose entries may not be on disk. The field doubts is true if an earlier process may have left other such
-	// subdirectories.
+	// mu protects the fields made and doubts. The field made holds the numbers of the subdirectories that this process
+	// created and whose entries may not be on disk. The field doubts is true if an earlier process may have left other
+	// such subdirectories.
 	made   map[uint64]bool
 	doubts bool
 }
@@ -45,7 +45,8 @@ func (c *contents) path(number uint64) string {
 	return filepath.Join(c.directory(number), fmt.Sprintf("%06x", number))
 }
 
-// openFile opens a contents file. If the process has no free descriptor, it closes files that are not in use and tries once more.
+// openFile opens a contents file. If the process has no free descriptor, it closes files that are not in use and tries
+// once more.
 func (c *contents) openFile(number uint64, flag int, perm os.FileMode) (disk.File, error) {
 	f, err := c.fs.OpenFile(c.path(number), flag, perm)
 	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && c.spare() {
@@ -70,8 +71,8 @@ func (c *contents) create(number uint64) (disk.File, error) {
 	return f, err
 }
 
-// open opens a contents file. The log names only files that exist, so a missing file means damage: open then returns an error
-// that wraps ErrDamaged and EIO.
+// open opens a contents file. The log names only files that exist, so a missing file means damage: open then returns an
+// error that wraps ErrDamaged and EIO.
 func (c *contents) open(number uint64) (disk.File, error) {
 	flag := os.O_RDWR
 	if c.readOnly {
@@ -115,8 +116,8 @@ func (c *contents) syncEntry(number uint64) error {
 	return nil
 }
 
-// doubt records that a killed process may have created subdirectories whose entries are not on disk, because it did not sync
-// them.
+// doubt records that a killed process may have created subdirectories whose entries are not on disk, because it did not
+// sync them.
 func (c *contents) doubt() {
 	c.mu.Lock()
 	c.doubts = true
@@ -144,8 +145,8 @@ func (c *contents) lose(number uint64) error {
 	return err
 }
 
-// each calls f for the number of every existing contents file, beginning with the subdirectory that contains the number in the
-// parameter from. It stops at the first error of f and returns this error.
+// each calls f for the number of every existing contents file, beginning with the subdirectory that contains the number
+// in the parameter from. It stops at the first error of f and returns this error.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
 	dirs, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,8 +186,8 @@ func (l *Layer) create(number uint64) (data disk.File, err error) {
 	return data, err
 }
 
-// newNumber returns the number for a new contents file. The log reserves numbers in blocks of perDirectory. Every number that
-// was returned is below the counter in the log, so no later process uses it again.
+// newNumber returns the number for a new contents file. The log reserves numbers in blocks of perDirectory. Every
+// number that was returned is below the counter in the log, so no later process uses it again.
 func (l *Layer) newNumber() (number uint64, err error) {
 	err = l.withRoom(func() error {
 		l.mu.Lock()

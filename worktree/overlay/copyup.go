@@ -12,15 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file that stores the
-// contents, and the offset and the length of the contents in this file, in bytes, so that file systems with reflinks can share
-// the blocks. A nil file means that the contents are not stored in a file.
+// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file that stores
+// the contents, and the offset and the length of the contents in this file, in bytes, so that file systems with
+// reflinks can share the blocks. A nil file means that the contents are not stored in a file.
 type Section interface {
 	Section() (f *os.File, off, n int64)
 }
 
-// CopyUp creates the contents file of a promoted base node from the first size bytes of base. It copies without holding a
-// lock. If the node received another contents file during the copy, CopyUp discards the copy and returns nil.
+// CopyUp creates the contents file of a promoted base node from the first size bytes of base. It copies without holding
+// a lock. If the node received another contents file during the copy, CopyUp discards the copy and returns nil.
 func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -59,8 +59,8 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	if f.place != inBase {
 		return false, nil
 	}
-	// Do not mark the inode dirty: nothing was written after the copy, and the mtime of the contents file is the time of the
-	// copy instead of the mtime of the file.
+	// Do not mark the inode dirty: nothing was written after the copy, and the mtime of the contents file is the time of
+	// the copy instead of the mtime of the file.
 	if err := f.adopt(number, size, state.FlagUnsettled); err != nil {
 		return false, err
 	}
@@ -72,8 +72,8 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 // buffers holds copy buffers of 256 KiB each.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// fill copies size bytes of base to a new contents file. If base implements Section, the file system copies as many bytes as it
-// can.
+// fill copies size bytes of base to a new contents file. If base implements Section, the file system copies as many
+// bytes as it can.
 func fill(to disk.File, base io.ReaderAt, size int64) error {
 	// The loop below copies all bytes that CopyFrom did not copy.
 	done := int64(0)
@@ -103,9 +103,9 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 	return nil
 }
 
-// CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which is less
-// than n at the end of the source. It returns ErrBase if CopyUp must be called for f first. It returns ErrSourceBase if the
-// contents of the source are in the base tree, where the caller must then read them.
+// CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which
+// is less than n at the end of the source. It returns ErrBase if CopyUp must be called for f first. It returns
+// ErrSourceBase if the contents of the source are in the base tree, where the caller must then read them.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -130,9 +130,9 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	return done, err
 }
 
-// lockWith takes the lock of f for a change (lockForChange) and the shared lock of the other file, which is in the parameter
-// from. It locks the file with the lower node number first, which prevents deadlocks. The caller must call unlock unless err is
-// set.
+// lockWith takes the lock of f for a change (lockForChange) and the shared lock of the other file, which is in the
+// parameter from. It locks the file with the lower node number first, which prevents deadlocks. The caller must call
+// unlock unless err is set.
 func (f *File) lockWith(from *File) (unlock func(), err error) {
 	if f == from {
 		return f.mu.RUnlock, f.lockForChange()

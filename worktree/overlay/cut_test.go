@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLogCutAtEveryByte cuts the log after a power loss at every byte of its tail. The tree must be the state of one moment, and with a
-// longer log a later moment or the same.
+// TestLogCutAtEveryByte cuts the log after a power loss at every byte of its tail. The tree must be the state of one
+// moment, and with a longer log a later moment or the same.
 func TestLogCutAtEveryByte(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.o.pause, w.o.quiet = time.Hour, time.Hour
@@ -42,7 +42,8 @@ func TestLogCutAtEveryByte(t *testing.T) {
 		v := newWorld(t, dir, Options{boot: "boot-2"})
 		v.mustOpen()
 		now := map[string]Node{}
-		for _, name := range []string{"first", "second", "renamed", "third", "base2", "base3", "base4", "base5", "base6", "base7"} {
+		for _, name := range []string{"first", "second", "renamed", "third", "base2", "base3", "base4", "base5",
+			"base6", "base7"} {
 			m, ok, err := v.look(name)
 			v.must(err)
 			if ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns ErrBase if the
-// file has the base tree's contents.
+// ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns
+// ErrBase if the file has the base tree's contents.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -32,9 +32,9 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return 0, nil
 }
 
-// WriteAt writes like pwrite(2). If it returns an error, it also returns the number of bytes that were written. It returns
-// ErrBase if the file has the base tree's contents: the caller must then call CopyUp first. If p covers the whole file, the
-// caller can pass p as the source of the copy.
+// WriteAt writes like pwrite(2). If it returns an error, it also returns the number of bytes that were written. It
+// returns ErrBase if the file has the base tree's contents: the caller must then call CopyUp first. If p covers the
+// whole file, the caller can pass p as the source of the copy.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -56,9 +56,10 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// lockForChange takes f.mu shared. When it returns nil, the file has a contents file and its inode is marked dirty in the log.
-// The mark must be logged before the first byte is written: recovery after a kill reads the sizes of dirty inodes only from
-// their contents files, and would keep a wrong size of an inode without the mark. After an error f.mu is not held.
+// lockForChange takes f.mu shared. When it returns nil, the file has a contents file and its inode is marked dirty in
+// the log. The mark must be logged before the first byte is written: recovery after a kill reads the sizes of dirty
+// inodes only from their contents files, and would keep a wrong size of an inode without the mark. After an error f.mu
+// is not held.
 func (f *File) lockForChange() error {
 	for {
 		f.mu.RLock()
@@ -75,8 +76,8 @@ func (f *File) lockForChange() error {
 	}
 }
 
-// prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. The caller holds
-// f.mu exclusively.
+// prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. The caller
+// holds f.mu exclusively.
 func (f *File) prepare() error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -95,8 +96,8 @@ func (f *File) prepare() error {
 	return f.note(false)
 }
 
-// createContents creates an empty contents file for the file and stores its number in the inode, with flags and the dirty mark. The
-// caller holds f.mu exclusively.
+// createContents creates an empty contents file for the file and stores its number in the inode, with flags and the
+// dirty mark. The caller holds f.mu exclusively.
 func (f *File) createContents(flags uint32) error {
 	number, err := f.l.newNumber()
 	if err != nil {
@@ -115,8 +116,9 @@ func (f *File) createContents(flags uint32) error {
 	return nil
 }
 
-// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it returns FlagUnsettled:
-// after power loss the file has the base tree's contents again unless the new contents file has reached the disk.
+// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it returns
+// FlagUnsettled: after power loss the file has the base tree's contents again unless the new contents file has reached
+// the disk.
 func (f *File) fresh() uint32 {
 	if f.node.Own() {
 		return 0
@@ -142,18 +144,18 @@ func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	return nil
 }
 
-// changed records the effect of a write that ended at the offset end: it stores a larger size and the times, and sets the dirty mark
-// again if the janitor cleared the mark during the write. The caller holds f.mu.
+// changed records the effect of a write that ended at the offset end: it stores a larger size and the times, and sets
+// the dirty mark again if the janitor cleared the mark during the write. The caller holds f.mu.
 func (f *File) changed(end int64) error {
 	for size := f.size.Load(); end > size && !f.size.CompareAndSwap(size, end); size = f.size.Load() {
 	}
 	return f.note(true)
 }
 
-// note copies the size of the contents file to the inode and marks the inode dirty. If written is true, it also sets the mtime and
-// the ctime of the inode to the mtime of the contents file. It logs the dirty mark, but not each later size and time: recovery
-// reads both of a dirty file from its contents file. If the log has no space, note frees some and tries once more. The caller
-// holds f.mu.
+// note copies the size of the contents file to the inode and marks the inode dirty. If written is true, it also sets
+// the mtime and the ctime of the inode to the mtime of the contents file. It logs the dirty mark, but not each later
+// size and time: recovery reads both of a dirty file from its contents file. If the log has no space, note frees some
+// and tries once more. The caller holds f.mu.
 func (f *File) note(written bool) error {
 	return f.l.withRoom(func() error { return f.tryNote(written) })
 }
@@ -173,8 +175,9 @@ func (f *File) tryNote(written bool) error {
 	in.Size = f.size.Load()
 	in.Flags |= state.FlagDirty
 	if written {
-		// The time is read from the contents file, so that a successor that reads it there finds the same time. It is read while l.mu
-		// is held, because of several writes the last one must store the latest time. An error must not keep the size from the inode.
+		// The time is read from the contents file, so that a successor that reads it there finds the same time. It is read
+		// while l.mu is held, because of several writes the last one must store the latest time. An error must not keep the
+		// size from the inode.
 		in.Mtime = time.Now().UnixNano()
 		if info, err := f.data.Stat(); err == nil {
 			in.Mtime = info.ModTime().UnixNano()
@@ -199,8 +202,8 @@ func (f *File) tryNote(written bool) error {
 	return err
 }
 
-// Truncate sets the size in bytes. A file of the base tree that is truncated to zero receives an empty contents file, and its
-// contents are not read; for any other size of such a file Truncate returns ErrBase.
+// Truncate sets the size in bytes. A file of the base tree that is truncated to zero receives an empty contents file,
+// and its contents are not read; for any other size of such a file Truncate returns ErrBase.
 func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -244,8 +247,8 @@ func (f *File) Truncate(size int64) error {
 	return f.note(true)
 }
 
-// Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp
-// first.
+// Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call
+// CopyUp first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -272,8 +275,8 @@ func (f *File) restat() error {
 	return f.note(true)
 }
 
-// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the same cases as lseek(2). It returns
-// ErrBase if the file has the base tree's contents.
+// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the same cases as lseek(2). It
+// returns ErrBase if the file has the base tree's contents.
 func (f *File) Seek(off int64, whence int) (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -303,7 +306,8 @@ func (f *File) Size() (int64, error) {
 	return 0, nil
 }
 
-// Blocks returns the disk space that the contents use, in units of 512 bytes, or ErrBase if the contents are the base tree's.
+// Blocks returns the disk space that the contents use, in units of 512 bytes, or ErrBase if the contents are the base
+// tree's.
 func (f *File) Blocks() (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err

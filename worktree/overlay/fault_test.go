@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// TestEveryFault makes the n-th disk operation fail, and in a second round some more after it, for every n until a run has no fault.
-// For each fault, the caller gets the error, the failed call has no effect, and the next calls work.
+// TestEveryFault makes the n-th disk operation fail, and in a second round some more after it, for every n until a run
+// has no fault. For each fault, the caller gets the error, the failed call has no effect, and the next calls work.
 func TestEveryFault(t *testing.T) {
 	disktest.EveryFault(t, 9, 13, func(t *testing.T, f *disktest.Faults, errno error) {
 		faultRun(t, filepath.Join(t.TempDir(), "overlay"), f, errno)

@@ -45,8 +45,8 @@ const (
 	inContent              // the bytes are in a contents file
 )
 
-// files holds the Files in use and the idle ones. Idle Files keep their contents files open for the next use, because this
-// package does not learn when a program opens or closes a file.
+// files holds the Files in use and the idle ones. Idle Files keep their contents files open for the next use, because
+// this package does not learn when a program opens or closes a file.
 type files struct {
 	mu     sync.Mutex
 	byNode map[Node]*File // Files in use, and idle ones
@@ -60,7 +60,8 @@ const maxIdle = 1024
 // unused counts the idle Files of all layers in the process, because the descriptor limit applies to the process.
 var unused atomic.Int64
 
-// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, but at least 16 and at most 16384.
+// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, but at least 16 and at
+// most 16384.
 var fileLimit = sync.OnceValue(func() int64 {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
@@ -69,8 +70,8 @@ var fileLimit = sync.OnceValue(func() int64 {
 	return int64(min(max(r.Cur/4, 16), 16384))
 })
 
-// park makes a File idle. If there are now too many idle Files, it removes the least recently used one and returns it for the
-// caller to close. The caller holds fs.mu.
+// park makes a File idle. If there are now too many idle Files, it removes the least recently used one and returns it
+// for the caller to close. The caller holds fs.mu.
 func (fs *files) park(f *File) (closing *File) {
 	f.idle = fs.idle.PushFront(f)
 	if unused.Add(1) <= fileLimit() && fs.idle.Len() <= fs.limit {
@@ -89,8 +90,8 @@ func (fs *files) unpark(f *File) {
 	unused.Add(-1)
 }
 
-// File returns a node's File without blocking. The first access to the data opens the contents file. The caller must call Done
-// when it no longer uses the File.
+// File returns a node's File without blocking. The first access to the data opens the contents file. The caller must
+// call Done when it no longer uses the File.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()

@@ -13,12 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A pinned contents file can be read as it was at one moment, even if the file is changed later. Writers still change the
-// contents file itself: before a chunk of the file is changed for the first time, the old bytes of the chunk are copied to a
-// file without a name. So a pin leaves no trace on disk after the process has ended. A contents file that its node no longer
-// uses, because the file was truncated or removed, stays in contents/ until its last pin is released.
+// A pinned contents file can be read as it was at one moment, even if the file is changed later. Writers still change
+// the contents file itself: before a chunk of the file is changed for the first time, the old bytes of the chunk are
+// copied to a file without a name. So a pin leaves no trace on disk after the process has ended. A contents file that
+// its node no longer uses, because the file was truncated or removed, stays in contents/ until its last pin is
+// released.
 //
-// A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives ErrPinLost.
+// A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives
+// ErrPinLost.
 
 // ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
 var ErrPinLost = errors.New("old contents could not be kept for the reader of a pin")
@@ -35,28 +37,32 @@ type pins struct {
 
 	mu       sync.Mutex
 	byNumber map[uint64][]*Pin // pins by the number of their contents file
-	before   disk.File         // file without a name that has the old bytes of changed chunks; nil if nothing was changed yet
-	end      int64             // length of before in bytes
+	// file without a name that has the old bytes of changed chunks; nil if nothing was changed yet
+	before disk.File
+	end    int64 // length of before in bytes
 }
 
 // Pin is the right to read a contents file as it was at one moment.
 type Pin struct {
 	l      *Layer
-	number uint64        // number of the contents file; 0 if the contents are empty or the pin was released
-	size   int64         // length of the pinned contents in bytes
-	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0 if there is none
+	number uint64 // number of the contents file; 0 if the contents are empty or the pin was released
+	size   int64  // length of the pinned contents in bytes
+	// ID of the Kept record that the pin belongs to, while the log contains that record; 0 if there is none
+	kept atomic.Uint64
 
-	mu    sync.Mutex
-	saved map[int64]int64 // offsets in pins.before of the old bytes of the chunks that were changed after the pin was made, by chunk number
-	lost  error           // error that later reads return (old bytes are unavailable, or the pin was released); nil while reads succeed
+	mu sync.Mutex
+	// offsets in pins.before of the old bytes of the chunks that were changed after the pin was made, by chunk number
+	saved map[int64]int64
+	// error that later reads return (old bytes are unavailable, or the pin was released); nil while reads succeed
+	lost error
 }
 
 // Size returns the length of the pinned contents in bytes.
 func (p *Pin) Size() int64 { return p.size }
 
-// Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before the moment is
-// visible, and no later change is. The function f pins the contents that are to be read as of this moment, and must not block.
-// Freeze returns an upper bound of the time for which other operations had to wait.
+// Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before the
+// moment is visible, and no later change is. The function f pins the contents that are to be read as of this moment,
+// and must not block. Freeze returns an upper bound of the time for which other operations had to wait.
 func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	start := time.Now()
 	l.cut.Lock()
@@ -65,8 +71,8 @@ func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	return time.Since(start)
 }
 
-// Pin pins the contents of an inode. To pin several files as of the same moment, call Pin inside the function that is passed to
-// Freeze. A caller that is notified of every later change may also call Pin before Freeze.
+// Pin pins the contents of an inode. To pin several files as of the same moment, call Pin inside the function that is
+// passed to Freeze. A caller that is notified of every later change may also call Pin before Freeze.
 func (l *Layer) Pin(in Inode) *Pin {
 	p := &Pin{l: l, number: in.Content, size: in.Size}
 	if p.number == 0 || p.size == 0 {
@@ -119,8 +125,8 @@ func (p *Pin) Release() {
 	}
 }
 
-// ReadAt reads the contents as they were at the moment of the pin into b, beginning at the offset off. It returns io.EOF at the
-// end of the contents, and ErrPinLost if the old bytes are not available.
+// ReadAt reads the contents as they were at the moment of the pin into b, beginning at the offset off. It returns
+// io.EOF at the end of the contents, and ErrPinLost if the old bytes are not available.
 func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read pinned contents at offset %d: %w", off, os.ErrInvalid)
@@ -145,7 +151,8 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	got, err := data.ReadAt(want, off)
 	_ = data.Close() // an error is ignored, because nothing was written through this descriptor
 	if errors.Is(err, io.EOF) {
-		err = nil // the end of the contents file was cut off after the pin was made, and its bytes were saved before; restore adds them
+		// the end of the contents file was cut off after the pin was made, and its bytes were saved before; restore adds them
+		err = nil
 	}
 	if err == nil {
 		err = p.restore(want, off, got)
@@ -159,9 +166,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// restore replaces the bytes in b of all chunks that were changed after the pin was made by the old bytes. The parameter got is
-// the number of bytes that were read from the contents file. Every chunk is saved before it is changed, so restore, which runs
-// after the read, finds all changed chunks.
+// restore replaces the bytes in b of all chunks that were changed after the pin was made by the old bytes. The
+// parameter got is the number of bytes that were read from the contents file. Every chunk is saved before it is
+// changed, so restore, which runs after the read, finds all changed chunks.
 func (p *Pin) restore(b []byte, off int64, got int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,8 +192,8 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 	return nil
 }
 
-// keep saves, for every pin of the contents file, the bytes between the offsets off and end before a change replaces these
-// bytes. The caller holds the lock of the File, and l.cut shared, so that no new pin is made.
+// keep saves, for every pin of the contents file, the bytes between the offsets off and end before a change replaces
+// these bytes. The caller holds the lock of the File, and l.cut shared, so that no new pin is made.
 func (f *File) keep(off, end int64) {
 	s := &f.l.pins
 	if s.count.Load() == 0 {
@@ -204,7 +211,8 @@ func (f *File) keep(off, end int64) {
 	}
 }
 
-// keep saves those chunks between the offsets off and end that the pin has not saved yet. If saving fails, the pin is lost.
+// keep saves those chunks between the offsets off and end that the pin has not saved yet. If saving fails, the pin is
+// lost.
 func (p *Pin) keep(from disk.File, off, end int64) {
 	end = min(end, p.size)
 	p.mu.Lock()
@@ -249,8 +257,8 @@ func (p *Pin) save(from disk.File, first, next int64) error {
 	return nil
 }
 
-// place reserves n bytes in the file for old bytes, and returns the file and the offset of the reserved bytes. The first call
-// creates the file.
+// place reserves n bytes in the file for old bytes, and returns the file and the offset of the reserved bytes. The
+// first call creates the file.
 func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,8 +276,8 @@ func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 	return s.before, at, nil
 }
 
-// beforeName is the name of the file for old bytes in the overlay's directory. The name exists only while place opens the
-// file.
+// beforeName is the name of the file for old bytes in the overlay's directory. The name exists only while place opens
+// the file.
 const beforeName = "before"
 
 // pinned reports whether a contents file has pins and so must not be removed yet.
@@ -282,8 +290,8 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield gives up the pins of the given contents files, so that these files can be removed to free disk space. Later reads
-// through these pins return an error.
+// yield gives up the pins of the given contents files, so that these files can be removed to free disk space. Later
+// reads through these pins return an error.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return
@@ -304,8 +312,8 @@ func (s *pins) yield(numbers []uint64) {
 	}
 }
 
-// Lost returns the error with which later reads fail, and nil if the contents can be read. The error is ErrPinLost if the old
-// bytes could not be saved.
+// Lost returns the error with which later reads fail, and nil if the contents can be read. The error is ErrPinLost if
+// the old bytes could not be saved.
 func (p *Pin) Lost() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -50,7 +50,8 @@ func (w *world) release() {
 	w.pinned = nil
 }
 
-// comparePins checks the pinned contents. A pin may be lost on a full disk, but then it stays lost, and it never returns other data.
+// comparePins checks the pinned contents. A pin may be lost on a full disk, but then it stays lost, and it never
+// returns other data.
 func (w *world) comparePins() {
 	w.t.Helper()
 	for i := range w.pinned {
@@ -118,7 +119,8 @@ func TestPinnedContentsStay(t *testing.T) {
 				off := rand.Int64N(int64(len(p.data)) + 1)
 				got := make([]byte, rand.IntN(chunk+100))
 				n, err := p.pin.ReadAt(got, off)
-				if want := p.data[off:]; !bytes.HasPrefix(want, got[:n]) || n < min(len(got), len(want)) || err != nil && !errors.Is(err, io.EOF) {
+				if want := p.data[off:]; !bytes.HasPrefix(want, got[:n]) || n < min(len(got), len(want)) ||
+					err != nil && !errors.Is(err, io.EOF) {
 					t.Fatalf("read %d: got %d bytes at %d of %s: %v", i, n, off, p.name, err)
 				}
 			}
@@ -247,8 +249,8 @@ func TestPinsGiveRoom(t *testing.T) {
 	}
 }
 
-// All pins of a freeze are of one moment, also with many writers: each writes to one file and then to the next, so no file may have
-// more records than the one before it.
+// All pins of a freeze are of one moment, also with many writers: each writes to one file and then to the next, so no
+// file may have more records than the one before it.
 func TestFreezeIsOneMoment(t *testing.T) {
 	w := opened(t, Options{})
 	const files, record = 4, 100

@@ -14,8 +14,8 @@ import (
 // slice is the maximum number of inodes or puts that one operation handles while it holds the layer's lock.
 const slice = 1000
 
-// janitor does the background work of a Layer in its own goroutine, and compacts the log. It has no lock: channels wake and stop
-// the goroutine, and its work takes the locks of the Layer.
+// janitor does the background work of a Layer in its own goroutine, and compacts the log. It has no lock: channels wake
+// and stop the goroutine, and its work takes the locks of the Layer.
 type janitor struct {
 	l    *Layer
 	wake chan struct{}  // has an element if there may be work
@@ -28,10 +28,11 @@ func (j *janitor) poke() {
 	signal.Send(j.wake)
 }
 
-// run does the background work: it drops nodes that could not be dropped at once, removes dead contents files, syncs dirty files
-// and marks them clean, and compacts the log. It sleeps while there is no work.
+// run does the background work: it drops nodes that could not be dropped at once, removes dead contents files, syncs
+// dirty files and marks them clean, and compacts the log. It sleeps while there is no work.
 //
-// If a round fails, run waits for a minute before the next round. Close stops run and then does a last round of the work.
+// If a round fails, run waits for a minute before the next round. Close stops run and then does a last round of the
+// work.
 func (j *janitor) run() {
 	defer j.busy.Done()
 	pause := j.l.o.pause
@@ -71,8 +72,8 @@ func (j *janitor) tidy(all bool) error {
 	return err
 }
 
-// removeDead removes contents files that no inode names any more. The log record that released these files must be on disk first:
-// otherwise, after power loss, an older record could name a contents file that is missing.
+// removeDead removes contents files that no inode names any more. The log record that released these files must be on
+// disk first: otherwise, after power loss, an older record could name a contents file that is missing.
 func (l *Layer) removeDead() error {
 	l.removing.Lock()
 	defer l.removing.Unlock()
@@ -110,8 +111,8 @@ func (l *Layer) discard(number uint64) {
 	l.janitor.poke()
 }
 
-// removeContents removes contents files and logs their removal. It returns the numbers of the files for which the removal or the
-// logging failed.
+// removeContents removes contents files and logs their removal. It returns the numbers of the files for which the
+// removal or the logging failed.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	// The records that released these files must be on disk first (see removeDead).
 	if err := l.Sync(); err != nil {
@@ -128,7 +129,8 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.tryUpdate(func(tx *Tx) error { // do not call Update: on a full disk it would call removeDead, which is running already
+		// do not call Update: on a full disk it would call removeDead, which is running already
+		e := l.tryUpdate(func(tx *Tx) error {
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}
@@ -141,8 +143,8 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	return left, err
 }
 
-// withRoom calls the function do. If do fails for lack of disk space, withRoom removes dead contents files and calls do once
-// more. So a program that has just deleted a file can use the space of this file at once.
+// withRoom calls the function do. If do fails for lack of disk space, withRoom removes dead contents files and calls do
+// once more. So a program that has just deleted a file can use the space of this file at once.
 func (l *Layer) withRoom(do func() error) error {
 	err := do()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

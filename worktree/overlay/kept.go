@@ -12,9 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// Kept records a removed or overwritten file or symbolic link that no checkpoint contains yet. The update that removes the file
-// also writes the record, so after a kill or a power cut either both changes have been made or neither. The contents file is not
-// removed while this process holds the Pin, and Open pins the contents of every record that it finds.
+// Kept records a removed or overwritten file or symbolic link that no checkpoint contains yet. The update that removes
+// the file also writes the record, so after a kill or a power cut either both changes have been made or neither. The
+// contents file is not removed while this process holds the Pin, and Open pins the contents of every record that it
+// finds.
 type Kept = state.Kept
 
 // MaxKeptPath is the maximum length in bytes of Kept.Path.
@@ -33,9 +34,9 @@ func (l *Layer) PinKept(in Inode, id uint64) *Pin {
 	return p
 }
 
-// unkeepChanged removes the pin's Kept record from the log if a change at the offset off affects the pinned contents. Such a
-// change is possible if the file has another name or is open. This process can still read the old bytes through the pin, but
-// after its death no process could read them.
+// unkeepChanged removes the pin's Kept record from the log if a change at the offset off affects the pinned contents.
+// Such a change is possible if the file has another name or is open. This process can still read the old bytes through
+// the pin, but after its death no process could read them.
 func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	if off >= p.size {
 		return
@@ -50,8 +51,8 @@ func (l *Layer) unkeepChanged(p *Pin, off int64) {
 // Keep adds a Kept record, or replaces the record with the same ID. The caller must pin the contents.
 func (tx *Tx) Keep(k Kept) { tx.batch.Keep(k) }
 
-// Unkeep removes all Kept records with IDs from first to last, inclusive. Their contents files are removed once they are dead
-// and have no pins.
+// Unkeep removes all Kept records with IDs from first to last, inclusive. Their contents files are removed once they
+// are dead and have no pins.
 func (tx *Tx) Unkeep(first, last uint64) { tx.batch.Unkeep(first, last) }
 
 // Keeps reports whether there are Kept records.
@@ -94,8 +95,8 @@ func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites reports whether a write of p at the offset off would change bytes that were written before. A write into a hole
-// does not count, because the kernel may write back the end of a new file before the file's beginning.
+// Overwrites reports whether a write of p at the offset off would change bytes that were written before. A write into a
+// hole does not count, because the kernel may write back the end of a new file before the file's beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
 		return false
@@ -120,7 +121,8 @@ func (f *File) Overwrites(p []byte, off int64) bool {
 	return false
 }
 
-// onlyHoles reports whether p differs from the old bytes at the offset off only where the file has holes. The caller holds f.mu.
+// onlyHoles reports whether p differs from the old bytes at the offset off only where the file has holes. The caller
+// holds f.mu.
 func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	end := off + int64(len(old))
 	for at := off; at < end; {
@@ -143,16 +145,18 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin reports whether the time since the last copy by KeepCopy is shorter than the duration in the parameter within.
+// CopiedWithin reports whether the time since the last copy by KeepCopy is shorter than the duration in the parameter
+// within.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
-// SetAside prepares a file for a truncation to size zero: it gives the file a new, empty contents file, and leaves the old
-// contents file unchanged. It does nothing if the contents are empty or longer than the number of bytes in the parameter most.
-// In the same update it calls the function keep with the number and the size of the old contents file. The function keep either
-// pins the old contents file, calls Tx.Keep and returns true, or it returns false, and the file stays unchanged.
+// SetAside prepares a file for a truncation to size zero: it gives the file a new, empty contents file, and leaves the
+// old contents file unchanged. It does nothing if the contents are empty or longer than the number of bytes in the
+// parameter most. In the same update it calls the function keep with the number and the size of the old contents file.
+// The function keep either pins the old contents file, calls Tx.Keep and returns true, or it returns false, and the
+// file stays unchanged.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -195,10 +199,11 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	return nil
 }
 
-// KeepCopy copies the contents before they are changed. It does nothing if the time since the last copy is shorter than the
-// duration in the parameter within, or if the contents are empty or longer than the number of bytes in the parameter most. In
-// the update that records the copy, it calls the function keep with the number and the size of the copy. The function keep
-// either pins the copy, calls Tx.Keep and returns true, or it returns false, and the copy is discarded.
+// KeepCopy copies the contents before they are changed. It does nothing if the time since the last copy is shorter than
+// the duration in the parameter within, or if the contents are empty or longer than the number of bytes in the
+// parameter most. In the update that records the copy, it calls the function keep with the number and the size of the
+// copy. The function keep either pins the copy, calls Tx.Keep and returns true, or it returns false, and the copy is
+// discarded.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {
@@ -216,7 +221,8 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	f.copied.Store(l.clock()) // set the time even if the copy fails, so that on a full disk not every write tries to copy the file
+	// set the time even if the copy fails, so that on a full disk not every write tries to copy the file
+	f.copied.Store(l.clock())
 	number, err := l.newNumber()
 	if err != nil {
 		return err

@@ -97,8 +97,8 @@ func TestKeptIsFoundAfterAKill(t *testing.T) {
 	}
 }
 
-// precious returns a world on a simulated disk whose file "new" was fsynced, and a function that cuts the power and opens
-// the layer again.
+// precious returns a world on a simulated disk whose file "new" was fsynced, and a function that cuts the power and
+// opens the layer again.
 func precious(t *testing.T, seed uint64) (w *world, cut func() (*world, Recovery)) {
 	t.Helper()
 	top := t.TempDir()
@@ -147,8 +147,8 @@ func TestKeptOutlivesAPowerCut(t *testing.T) {
 	}
 }
 
-// A file that is truncated to zero gets a new contents file, and the previous one is kept. After later writes and a kill both exist, and
-// after a power cut the fsynced contents are those of the file or are kept.
+// A file that is truncated to zero gets a new contents file, and the previous one is kept. After later writes and a
+// kill both exist, and after a power cut the fsynced contents are those of the file or are kept.
 func TestContentIsSetAside(t *testing.T) {
 	w := opened(t, Options{pause: time.Hour})
 	w.must(w.create("new"))
@@ -234,7 +234,8 @@ func TestOverwrittenContentIsCopied(t *testing.T) {
 		off  int64
 		want bool
 	}{
-		"the same bytes": {"prec", 0, false}, "bytes behind": {"more", 8, false}, "others": {"X", 7, true}, "the same and more": {"precious and more", 0, false},
+		"the same bytes": {"prec", 0, false}, "bytes behind": {"more", 8, false}, "others": {"X", 7, true},
+		"the same and more": {"precious and more", 0, false},
 	} {
 		if got := f.Overwrites([]byte(c.p), c.off); got != c.want {
 			t.Errorf("writing %s overwrites: got %v, want %v", what, got, c.want)

@@ -28,14 +28,14 @@ const (
 )
 
 var (
-	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp before
-	// it changes them.
+	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp
+	// before it changes them.
 	ErrBase = errors.New("file has the contents of the base tree")
-	// ErrSourceBase means that the contents of the source file of CopyRange are in the base tree, so the caller must read them
-	// there.
+	// ErrSourceBase means that the contents of the source file of CopyRange are in the base tree, so the caller must read
+	// them there.
 	ErrSourceBase = errors.New("source file has the contents of the base tree")
-	// ErrDamaged means that stored bytes differ from the bytes that were written. A damaged overlay can still be opened with
-	// Options.ReadOnly.
+	// ErrDamaged means that stored bytes differ from the bytes that were written. A damaged overlay can still be opened
+	// with Options.ReadOnly.
 	ErrDamaged = errors.New("overlay is damaged")
 	// ErrVersion means that an incompatible version of the program wrote the overlay.
 	ErrVersion = wal.ErrVersion
@@ -49,19 +49,19 @@ type Options struct {
 	Log *zap.Logger
 	// ReadOnly opens the overlay without writing anything. If the log is damaged, the records before the damage are used.
 	ReadOnly bool
-	// ValidBase reports whether the base tree has a node. After power loss, the log is cut before the first record that names a
-	// base node that does not exist. A nil ValidBase accepts every node.
+	// ValidBase reports whether the base tree has a node. After power loss, the log is cut before the first record that
+	// names a base node that does not exist. A nil ValidBase accepts every node.
 	ValidBase func(Node) bool
 	// BeforeSync is called before each sync of the log. It syncs the data outside the overlay that log records refer to.
 	BeforeSync func() error
-	// TakeOver states that the kernel still has the mount of the dead process that served this overlay. With TakeOver, a node
-	// without a name survives if the kernel holds a reference to the node, and unanswered requests may arrive again. Without
-	// TakeOver, no kernel holds a reference to any node.
+	// TakeOver states that the kernel still has the mount of the dead process that served this overlay. With TakeOver, a
+	// node without a name survives if the kernel holds a reference to the node, and unanswered requests may arrive again.
+	// Without TakeOver, no kernel holds a reference to any node.
 	TakeOver bool
 	// Knows reports whether the kernel holds a reference to a base node; nil: it holds none.
 	Knows func(Node) bool
-	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The zero
-	// Seed stands for a random one.
+	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The
+	// zero Seed stands for a random one.
 	Seed state.Seed
 	// FS is the file system to use; nil stands for the file system of the operating system. Only tests set this field.
 	FS disk.FS
@@ -113,8 +113,8 @@ type Layer struct {
 	janitor janitor
 }
 
-// View calls the function f with a consistent state. The function must not block and must not call the layer. Updates wait until
-// it returns; other calls of View run concurrently.
+// View calls the function f with a consistent state. The function must not block and must not call the layer. Updates
+// wait until it returns; other calls of View run concurrently.
 func (l *Layer) View(f func(r Reader)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -135,8 +135,8 @@ func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	return l.state.Entry(dir, name)
 }
 
-// Sync writes every acknowledged change to disk, so that it survives a power cut. It does not write the contents of files, which
-// File.Sync does. Sync waits for the disk. In a read-only layer it does nothing.
+// Sync writes every acknowledged change to disk, so that it survives a power cut. It does not write the contents of
+// files, which File.Sync does. Sync waits for the disk. In a read-only layer it does nothing.
 func (l *Layer) Sync() error {
 	if l.o.ReadOnly {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
-// TestChanceAgainstModel runs random operations, with closes, kills and compactions between them, and compares with a model.
+// TestChanceAgainstModel runs random operations, with closes, kills and compactions between them, and compares with a
+// model.
 func TestChanceAgainstModel(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -14,9 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (see package state). The
-// file is mapped into memory, so its counts are correct whenever the process dies. A takeover on the same boot continues the
-// file. Every other Open creates a new file, because in that case no kernel holds a reference to a node.
+// lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (see package
+// state). The file is mapped into memory, so its counts are correct whenever the process dies. A takeover on the same
+// boot continues the file. Every other Open creates a new file, because in that case no kernel holds a reference to a
+// node.
 type lookupCounts struct {
 	file disk.File
 	// taken is the length in bytes of the part of the file whose disk space is allocated.
@@ -62,8 +63,8 @@ func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	return &lookupCounts{file: f}, nil
 }
 
-// openLookupCounts opens the counts file of the previous process. The result ok is false if the file is missing or was written in
-// another boot.
+// openLookupCounts opens the counts file of the previous process. The result ok is false if the file is missing or was
+// written in another boot.
 func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, err error) {
 	f, err := on.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,8 +93,8 @@ func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory maps the chunk of counts at the offset off in bytes (see state.Memory). It allocates the disk space first, because a
-// call that counts a lookup cannot return an error.
+// memory maps the chunk of counts at the offset off in bytes (see state.Memory). It allocates the disk space first,
+// because a call that counts a lookup cannot return an error.
 func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	off += countsStart
 	// A takeover must not fail on a full disk, so space that was allocated before is not allocated again.
@@ -122,12 +123,12 @@ func (t *lookupCounts) close() {
 	*t = lookupCounts{}
 }
 
-// lockWait is the maximum time for which Open waits for the lock of a dead process. The kernel releases that lock when the
-// last thread of the process has ended.
+// lockWait is the maximum time for which Open waits for the lock of a dead process. The kernel releases that lock when
+// the last thread of the process has ended.
 const lockWait = 5 * time.Second
 
-// takeLock locks the overlay. It returns ErrInUse if another process holds the lock: at once, or with Options.TakeOver after
-// lockWait.
+// takeLock locks the overlay. It returns ErrInUse if another process holds the lock: at once, or with Options.TakeOver
+// after lockWait.
 func (s *opening) takeLock() error {
 	path := filepath.Join(s.l.dir, "lock")
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {

@@ -7,16 +7,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// Remember adds one to the kernel's lookup count of an own node, because a reply passes the node's number to the kernel. The
-// kernel may use the number until it sends a FORGET.
+// Remember adds one to the kernel's lookup count of an own node, because a reply passes the node's number to the
+// kernel. The kernel may use the number until it sends a FORGET.
 func (l *Layer) Remember(n Node) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	l.state.Remember(n)
 }
 
-// Forget subtracts k from the lookup count of an own node, and reports whether the count is now zero. If the node then has no
-// name, Forget drops it together with its contents.
+// Forget subtracts k from the lookup count of an own node, and reports whether the count is now zero. If the node then
+// has no name, Forget drops it together with its contents.
 func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	l.mu.RLock()
 	left := l.state.Forget(n, k)
@@ -28,16 +28,16 @@ func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	return left == 0
 }
 
-// Release drops a base node that the kernel has forgotten, if the node has no name. The caller must count the lookups of base
-// nodes, because the layer does not.
+// Release drops a base node that the kernel has forgotten, if the node has no name. The caller must count the lookups
+// of base nodes, because the layer does not.
 func (l *Layer) Release(n Node) {
 	if in, ok := l.Inode(n); ok && in.Nlink == 0 {
 		l.forsake(n)
 	}
 }
 
-// forsake drops a node that has neither a name nor lookups. If the log has no space for this change, the janitor tries again. If
-// the process dies first, the next Open drops the node.
+// forsake drops a node that has neither a name nor lookups. If the log has no space for this change, the janitor tries
+// again. If the process dies first, the next Open drops the node.
 func (l *Layer) forsake(n Node) {
 	if l.o.ReadOnly {
 		return
@@ -70,9 +70,9 @@ func (l *Layer) dropUnused(tx *Tx, n Node) {
 	tx.drop(in)
 }
 
-// Hold keeps the nodes that have neither a name nor lookups, with their contents, until the returned function is called, so that the
-// caller can give names back that it has removed. It also allocates disk space for n bytes of log records, so that the changes of the
-// caller and their reversal do not fail on a full disk.
+// Hold keeps the nodes that have neither a name nor lookups, with their contents, until the returned function is
+// called, so that the caller can give names back that it has removed. It also allocates disk space for n bytes of log
+// records, so that the changes of the caller and their reversal do not fail on a full disk.
 func (l *Layer) Hold(n int64) (release func(), err error) {
 	if err := l.withRoom(func() error { return l.wal.Reserve(n) }); err != nil {
 		return nil, fmt.Errorf("allocate space in the overlay's log: %w", err)
@@ -89,7 +89,8 @@ func (l *Layer) Hold(n int64) (release func(), err error) {
 	}), nil
 }
 
-// dropForsaken drops the nodes that could not be dropped earlier, in updates of at most 1000 nodes each (the constant slice).
+// dropForsaken drops the nodes that could not be dropped earlier, in updates of at most 1000 nodes each (the constant
+// slice).
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()

@@ -49,8 +49,9 @@ type Recovery struct {
 	Problems []string // descriptions of the problems that were found, for the user
 	TookOver bool     // whether the lookup counts of the previous process were continued
 	// Kept lists the removed and overwritten files that no checkpoint contains yet.
-	Kept   []KeptFile
-	Shrunk []Node // files whose inode was corrected because the contents file has changed since Close; set only if Start is Rebooted
+	Kept []KeptFile
+	// files whose inode was corrected because the contents file has changed since Close; set only if Start is Rebooted
+	Shrunk []Node
 }
 
 // Open opens the overlay in dir, and creates the directory if it does not exist. It returns ErrInUse, ErrDamaged or
@@ -104,19 +105,19 @@ func (o *Options) defaults() {
 	}
 }
 
-// opening is the state of one Open: it makes a Layer from the files on disk, and corrects the state that a killed process or a
-// power loss has left. No other goroutine uses the Layer during Open, so opening needs no lock.
+// opening is the state of one Open: it makes a Layer from the files on disk, and corrects the state that a killed
+// process or a power loss has left. No other goroutine uses the Layer during Open, so opening needs no lock.
 type opening struct {
 	l   *Layer
 	rec Recovery // result of Open
 }
 
-// open locks the directory, replays the log, recovers the contents and starts the janitor. After an error the caller must
-// call abandon.
+// open locks the directory, replays the log, recovers the contents and starts the janitor. After an error the caller
+// must call abandon.
 //
-// The order matters. The lock is taken before any file is read. The lookup counts of the previous process are opened before
-// the log is replayed, because replay treats a takeover differently. The contents are recovered before markInUse records the
-// current boot in the log: if the process dies in between, the next Open repeats the recovery.
+// The order matters. The lock is taken before any file is read. The lookup counts of the previous process are opened
+// before the log is replayed, because replay treats a takeover differently. The contents are recovered before markInUse
+// records the current boot in the log: if the process dies in between, the next Open repeats the recovery.
 func (s *opening) open() (Recovery, error) {
 	continued := false
 	var err error
@@ -179,8 +180,8 @@ func (s *opening) open() (Recovery, error) {
 	return s.rec, nil
 }
 
-// markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so markInUse
-// appends nothing, because a takeover must succeed even if the disk is full.
+// markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so
+// markInUse appends nothing, because a takeover must succeed even if the disk is full.
 func (s *opening) markInUse(tookOver bool) error {
 	return s.l.update(func(tx *Tx) error {
 		if s.l.state.Counter(counterBoot) != s.bootMark() {
@@ -194,9 +195,10 @@ func (s *opening) markInUse(tookOver bool) error {
 	})
 }
 
-// replay applies one record of the log. If the previous process died in this boot (takeover), the log is complete and every node
-// in it was valid, so replay does not check the nodes. Otherwise replay refuses a record that names a node missing from the base
-// tree. After a refused record, Open cuts the log if the power was lost, and otherwise reports damage.
+// replay applies one record of the log. If the previous process died in this boot (takeover), the log is complete and
+// every node in it was valid, so replay does not check the nodes. Otherwise replay refuses a record that names a node
+// missing from the base tree. After a refused record, Open cuts the log if the power was lost, and otherwise reports
+// damage.
 func (s *opening) replay(record []byte, _ int64) error {
 	if s.l.counts != nil {
 		if err := s.l.state.Replay(record); err != nil {
@@ -217,8 +219,8 @@ func (s *opening) replay(record []byte, _ int64) error {
 	return nil
 }
 
-// started determines how the last use ended, from the log's header and the counter counterBoot. The counter is set only after
-// recovery, so if a process dies during recovery, the next Open gets the same result.
+// started determines how the last use ended, from the log's header and the counter counterBoot. The counter is set only
+// after recovery, so if a process dies during recovery, the next Open gets the same result.
 func (s *opening) started(found wal.Recovery) Start {
 	mark := s.l.state.Counter(counterBoot)
 	switch {
@@ -226,8 +228,8 @@ func (s *opening) started(found wal.Recovery) Start {
 		return Clean
 	case !found.PowerLost && mark == s.bootMark():
 		return Killed
-	// The counter is 0 in three cases: the last process closed the layer, died at the very end of Close, or died in Open before
-	// markInUse.
+	// The counter is 0 in three cases: the last process closed the layer, died at the very end of Close, or died in Open
+	// before markInUse.
 	case !found.PowerLost && mark == 0:
 		return Rebooted
 	}
@@ -275,8 +277,8 @@ func blame(err error) error {
 	return err
 }
 
-// Close writes and syncs all changes and releases the lock. If a part of that fails, Close returns the error, but no change
-// is lost: the next Open completes the work.
+// Close writes and syncs all changes and releases the lock. If a part of that fails, Close returns the error, but no
+// change is lost: the next Open completes the work.
 func (l *Layer) Close() error {
 	close(l.janitor.stop)
 	l.janitor.busy.Wait()

@@ -16,8 +16,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// TestPowerCut cuts the power after random operations. Fsynced data must exist, a base file has the contents of the base or those that
-// were synced in their place, the namespace is the state of one moment, and the overlay works afterwards.
+// TestPowerCut cuts the power after random operations. Fsynced data must exist, a base file has the contents of the
+// base or those that were synced in their place, the namespace is the state of one moment, and the overlay works
+// afterwards.
 func TestPowerCut(t *testing.T) {
 	runs := uint64(100)
 	if testing.Short() {
@@ -31,7 +32,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestRemovalWaitsForTheLog: after a power loss, an earlier record may be the last one, and the contents file that it refers to must exist.
+// TestRemovalWaitsForTheLog: after a power loss, an earlier record may be the last one, and the contents file that it
+// refers to must exist.
 func TestRemovalWaitsForTheLog(t *testing.T) {
 	for seed := range uint64(60) {
 		top := t.TempDir()
@@ -209,8 +211,8 @@ func crashed(t *testing.T, top string) (dir string, crash *disktest.CrashFS) {
 	return before, crash
 }
 
-// TestPowerCutAfterClose: Close does not sync contents, so the next boot must not trust the sizes in the log, also if a process is killed
-// while it checks them.
+// TestPowerCutAfterClose: Close does not sync contents, so the next boot must not trust the sizes in the log, also if a
+// process is killed while it checks them.
 func TestPowerCutAfterClose(t *testing.T) {
 	shrunk := 0
 	for seed := range uint64(40) {
@@ -228,13 +230,14 @@ func TestPowerCutAfterClose(t *testing.T) {
 		w.must(crash.Crash(after, seed))
 		n := 0
 		for operation := 1; seed%2 == 0; operation += 3 {
-			w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", FS: disktest.Faulty(disk.OS, func(op disktest.Op) error {
-				n = op.N
-				if op.N >= operation {
-					return syscall.EIO
-				}
-				return nil
-			})})
+			w = newWorld(t, filepath.Join(after, "overlay"),
+				Options{boot: "boot-2", FS: disktest.Faulty(disk.OS, func(op disktest.Op) error {
+					n = op.N
+					if op.N >= operation {
+						return syscall.EIO
+					}
+					return nil
+				})})
 			if _, err := w.open(); err == nil {
 				w.kill()
 				break
@@ -255,8 +258,8 @@ func TestPowerCutAfterClose(t *testing.T) {
 	}
 }
 
-// TestDirectoriesAreSyncedAfterAFault: if an Open has created the overlay's directory and failed to sync its name, the next Open must
-// sync the name. Otherwise a power loss could lose fsynced files.
+// TestDirectoriesAreSyncedAfterAFault: if an Open has created the overlay's directory and failed to sync its name, the
+// next Open must sync the name. Otherwise a power loss could lose fsynced files.
 func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
 	for operation := 1; ; operation++ {
 		top := t.TempDir()

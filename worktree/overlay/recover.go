@@ -7,13 +7,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of contents files
-// that have an owner; all other contents files may be orphans. A nil set means that no search for orphans is needed.
+// recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of
+// contents files that have an owner; all other contents files may be orphans. A nil set means that no search for
+// orphans is needed.
 //
-// After Close, recover has nothing to do. After a kill the log is complete, and the kernel has every byte that was written: only
-// the sizes of dirty inodes are outdated. After power loss the log and the contents files may have reached the disk up to
-// different points in time, so every contents file is checked. The contents files are also checked if the host went down after
-// Close, because Close writes the sizes to the log but does not sync the contents.
+// After Close, recover has nothing to do. After a kill the log is complete, and the kernel has every byte that was
+// written: only the sizes of dirty inodes are outdated. After power loss the log and the contents files may have
+// reached the disk up to different points in time, so every contents file is checked. The contents files are also
+// checked if the host went down after Close, because Close writes the sizes to the log but does not sync the contents.
 func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
@@ -60,12 +61,13 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 			return nil, err
 		}
 	}
-	// The killed process may have created subdirectories. A later fsync promises that a file is found after a power cut, so
-	// the names of these subdirectories must be on disk.
+	// The killed process may have created subdirectories. A later fsync promises that a file is found after a power cut,
+	// so the names of these subdirectories must be on disk.
 	if err := s.l.o.FS.SyncDir(s.l.contents.dir); err != nil {
 		return nil, err
 	}
-	// Write the log record first: if the files were moved before it, the log could still name a contents file that is missing.
+	// Write the log record first: if the files were moved before it, the log could still name a contents file that is
+	// missing.
 	for _, number := range lost {
 		if err := s.l.contents.lose(number); err != nil {
 			return nil, err
@@ -75,13 +77,13 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	return owned, nil
 }
 
-// correct corrects inodes whose contents files may differ from the records in the log. It appends to *lost the contents files
-// that must be moved to lost+found.
+// correct corrects inodes whose contents files may differ from the records in the log. It appends to *lost the contents
+// files that must be moved to lost+found.
 //
-// After power loss an unsettled contents file of a base node is not trusted: the node has the base tree's contents again, and the
-// contents file is moved to lost+found. If the contents file of an own node is missing after the host went down, the file becomes
-// empty, because a new file without an fsync need not survive. In all other cases a missing contents file is reported as a
-// problem, and reading the file returns ErrDamaged.
+// After power loss an unsettled contents file of a base node is not trusted: the node has the base tree's contents
+// again, and the contents file is moved to lost+found. If the contents file of an own node is missing after the host
+// went down, the file becomes empty, because a new file without an fsync need not survive. In all other cases a missing
+// contents file is reported as a problem, and reading the file returns ErrDamaged.
 func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {
@@ -99,7 +101,8 @@ func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 			}
 		case !ok && !base && (s.rec.Start == PowerLoss || s.rec.Start == Rebooted):
 			in.Content, in.Size, in.Flags = 0, 0, 0
-			s.rec.Problems = append(s.rec.Problems, fmt.Sprintf("file %d is empty, because its contents were not written to disk", in.Node))
+			s.rec.Problems = append(s.rec.Problems,
+				fmt.Sprintf("file %d is empty, because its contents were not written to disk", in.Node))
 		case !ok:
 			s.rec.Problems = append(s.rec.Problems, fmt.Sprintf("file %d: contents file %06x is missing", in.Node, in.Content))
 		default:
@@ -132,8 +135,8 @@ func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 	return s.l.state.Apply(b.Bytes())
 }
 
-// skipNumbers raises the next contents file number above the numbers of all existing files, because power loss may have removed
-// the record that reserved their numbers.
+// skipNumbers raises the next contents file number above the numbers of all existing files, because power loss may have
+// removed the record that reserved their numbers.
 func (s *opening) skipNumbers() error {
 	err := s.l.contents.each(s.l.next, func(number uint64) error {
 		s.l.next = max(s.l.next, number+1)
@@ -145,8 +148,8 @@ func (s *opening) skipNumbers() error {
 	return s.l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, s.l.next); return nil })
 }
 
-// knows reports whether the kernel holds a reference to a node, or may receive one: the reply to the request that created the
-// node may not have been sent yet.
+// knows reports whether the kernel holds a reference to a node, or may receive one: the reply to the request that
+// created the node may not have been sent yet.
 func (s *opening) knows(n Node) bool {
 	switch {
 	case s.l.state.Lookups(n) > 0, s.l.state.Requested(n):
@@ -157,8 +160,9 @@ func (s *opening) knows(n Node) bool {
 	return s.l.o.Knows(n)
 }
 
-// readDirtySizes sets the sizes of dirty inodes to the sizes of their contents files during a takeover. It logs nothing, and the
-// inodes stay dirty. It sets the times of the inodes that a WRITE has marked. The times of the others are in the log.
+// readDirtySizes sets the sizes of dirty inodes to the sizes of their contents files during a takeover. It logs
+// nothing, and the inodes stay dirty. It sets the times of the inodes that a WRITE has marked. The times of the others
+// are in the log.
 func (s *opening) readDirtySizes(doubtful []Inode) error {
 	s.l.contents.doubt()
 	var b state.Batch
@@ -183,7 +187,8 @@ func (s *opening) readDirtySizes(doubtful []Inode) error {
 	return s.l.state.Apply(b.Bytes())
 }
 
-// countLookups starts to count the kernel's lookups. If tookOver is set, it continues the counts of the previous process.
+// countLookups starts to count the kernel's lookups. If tookOver is set, it continues the counts of the previous
+// process.
 func (s *opening) countLookups(tookOver bool) (err error) {
 	if s.l.o.ReadOnly || s.l.o.still {
 		return s.l.state.Count(nil)

@@ -62,7 +62,8 @@ func TestKillEndsFilesWithoutName(t *testing.T) {
 	w.must(w.remove("open"))
 	w.kill()
 	w.mustOpen()
-	await.Until(t, "the inode is dropped and its contents file is removed", func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
+	await.Until(t, "the inode is dropped and its contents file is removed",
+		func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
 	if lost := w.lost(); len(lost) > 0 {
 		t.Errorf("files in lost+found: got %v", lost)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// The space of deleted files can be used at once, independent of the janitor. If no space can be freed, the disk is full.
+// The space of deleted files can be used at once, independent of the janitor. If no space can be freed, the disk is
+// full.
 func TestRoomOfTheDeletedIsUsed(t *testing.T) {
 	for _, op := range []string{"WriteAt", "OpenFile", "Allocate"} {
 		t.Run(op, func(t *testing.T) {

@@ -12,8 +12,8 @@ func (l *Layer) settleLater(n Node) {
 	l.janitor.poke()
 }
 
-// settleDue syncs the dirty files that were not written recently, or all dirty files if all is set, and marks their inodes clean.
-// After a failure it continues with the other files and returns the last error.
+// settleDue syncs the dirty files that were not written recently, or all dirty files if all is set, and marks their
+// inodes clean. After a failure it continues with the other files and returns the last error.
 func (l *Layer) settleDue(all bool) error {
 	l.mu.RLock()
 	nodes := make([]Node, 0, len(l.due))
@@ -38,8 +38,8 @@ func (l *Layer) settleDue(all bool) error {
 	return failed
 }
 
-// settle syncs the contents of a file if the file is unsettled, and appends the file's node to *calm, the list of the nodes
-// whose inodes may be marked clean. If the file was written recently, settle does nothing unless all is set.
+// settle syncs the contents of a file if the file is unsettled, and appends the file's node to *calm, the list of the
+// nodes whose inodes may be marked clean. If the file was written recently, settle does nothing unless all is set.
 func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	f := l.File(n)
 	defer f.Done()
@@ -64,9 +64,9 @@ func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	return nil
 }
 
-// distrust records that a contents file could not be synced, and returns err. The kernel reports a write error once and then
-// treats the pages as clean, so a second sync would appear to succeed. So the file stays unsettled until an fsync of the file
-// has returned the error.
+// distrust records that a contents file could not be synced, and returns err. The kernel reports a write error once and
+// then treats the pages as clean, so a second sync would appear to succeed. So the file stays unsettled until an fsync
+// of the file has returned the error.
 func (l *Layer) distrust(n Node, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +106,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean writes the sizes of dirty inodes to the log of the overlay, and then marks the inodes clean. A write that runs at the same
-// time marks its inode dirty again, so its size is logged by the next call.
+// clean writes the sizes of dirty inodes to the log of the overlay, and then marks the inodes clean. A write that runs
+// at the same time marks its inode dirty again, so its size is logged by the next call.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,12 +131,12 @@ func (l *Layer) clean(nodes []Node) error {
 	return err
 }
 
-// Sync works like fsync(2): if it returns nil, contents, inode and names survive a power cut. If an earlier background sync of
-// the file failed, Sync returns that error once, because the kernel does not report the error a second time.
+// Sync works like fsync(2): if it returns nil, contents, inode and names survive a power cut. If an earlier background
+// sync of the file failed, Sync returns that error once, because the kernel does not report the error a second time.
 //
-// Sync writes in this order: the contents, the name of the contents file, the record in the log that the contents are on disk,
-// and the log itself. That record must not precede the contents, because after power loss a file without the unsettled flag keeps
-// its contents file.
+// Sync writes in this order: the contents, the name of the contents file, the record in the log that the contents are
+// on disk, and the log itself. That record must not precede the contents, because after power loss a file without the
+// unsettled flag keeps its contents file.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {

@@ -46,8 +46,8 @@ func (l *Layer) uncounted() (n Node, isThere bool) {
 // Uncounted returns the node that Tx.Uncount excluded, with or without a name, or 0 if there is none.
 func Uncounted(r Reader) Node { return Node(r.Counter(counterUncounted)) }
 
-// Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the base
-// tree that were changed in place. It leaves out the file of Tx.Uncount. It visits every inode and every entry.
+// Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
+// base tree that were changed in place. It leaves out the file of Tx.Uncount. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -33,7 +33,8 @@ func (w *world) made(request uint64) (n Node, ok bool) {
 	return n, ok
 }
 
-// After kills and compactions, a process that takes over remembers a request, and one that does not take over forgets it permanently.
+// After kills and compactions, a process that takes over remembers a request, and one that does not take over forgets
+// it permanently.
 func TestRequestsAreRemembered(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
 	w.mustOpen()
@@ -83,8 +84,8 @@ func TestRequestsAreRemembered(t *testing.T) {
 	w.mustClose()
 }
 
-// A program that reads a directory gets every entry that stays exactly once, although the process is killed, the log is rewritten,
-// and other entries are created and removed.
+// A program that reads a directory gets every entry that stays exactly once, although the process is killed, the log is
+// rewritten, and other entries are created and removed.
 func TestListingAcrossTakeover(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
 	w.mustOpen()
@@ -129,7 +130,8 @@ func TestListingAcrossTakeover(t *testing.T) {
 	w.mustClose()
 }
 
-// After a takeover, which does not wait for the disk, sizes that are not in the log yet are right, and are written to the log later.
+// After a takeover, which does not wait for the disk, sizes that are not in the log yet are right, and are written to
+// the log later.
 func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.o.pause = time.Hour // the janitor writes no sizes before the kill
@@ -311,7 +313,8 @@ func TestWrittenTimes(t *testing.T) {
 		takeOver bool
 		end      func()
 	}{
-		{"a takeover", true, w.kill}, {"another takeover", true, w.kill}, {"a kill", false, w.kill}, {"a clean end", false, w.mustClose},
+		{"a takeover", true, w.kill}, {"another takeover", true, w.kill}, {"a kill", false, w.kill},
+		{"a clean end", false, w.mustClose},
 	} {
 		c.end()
 		w.o.TakeOver = c.takeOver

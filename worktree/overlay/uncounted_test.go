@@ -42,7 +42,8 @@ func TestUncounted(t *testing.T) {
 	check := func(what string, l *Layer, changed int64) {
 		t.Helper()
 		s := l.Stats()
-		if got := l.Changed(); got != changed || s.Entries != changed || s.Inodes != changed || s.Contents != changed || s.Bytes != 5*changed {
+		if got := l.Changed(); got != changed || s.Entries != changed || s.Inodes != changed || s.Contents != changed ||
+			s.Bytes != 5*changed {
 			t.Errorf("%s: got %d changed paths, statistics %+v", what, got, s)
 		}
 	}

@@ -46,8 +46,8 @@ type Reader interface {
 	Counter(c state.Counter) uint64
 }
 
-// Tx is an update in progress. It reads entries as they were before the update. It reads inodes with the changes that this update
-// has made so far.
+// Tx is an update in progress. It reads entries as they were before the update. It reads inodes with the changes that
+// this update has made so far.
 type Tx struct {
 	Reader
 	l     *Layer
@@ -62,8 +62,8 @@ type Tx struct {
 	made Node
 }
 
-// put is an inode that the update writes when it commits. The log record contains only the fields that differ from the field
-// old, even if the inode was put several times.
+// put is an inode that the update writes when it commits. The log record contains only the fields that differ from the
+// field old, even if the inode was put several times.
 type put struct {
 	in, old Inode
 	existed bool // whether the layer had the inode before the update
@@ -71,10 +71,10 @@ type put struct {
 	settled bool // whether the update clears the inode's dirty mark
 }
 
-// Update calls the function f and applies all changes that f requested on tx, atomically: the changes are made if and only if
-// Update returns nil. The function must not block and must not call the layer. If the log has no space, Update frees some and
-// calls f a second time with a new Tx. Update waits for the layer's lock, and for the disk if the log must grow. It returns an
-// error of f unchanged, and EROFS for a read-only layer.
+// Update calls the function f and applies all changes that f requested on tx, atomically: the changes are made if and
+// only if Update returns nil. The function must not block and must not call the layer. If the log has no space, Update
+// frees some and calls f a second time with a new Tx. Update waits for the layer's lock, and for the disk if the log
+// must grow. It returns an error of f unchanged, and EROFS for a read-only layer.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
@@ -116,9 +116,9 @@ func (tx *Tx) reset(l *Layer) {
 	tx.request, tx.made = 0, 0
 }
 
-// commit appends the changes to the log, then applies them to the state. If the process dies between these steps, the next Open
-// replays the record, so the change is made although the kernel received no reply. If the log returns an error, both the log and
-// the state are unchanged.
+// commit appends the changes to the log, then applies them to the state. If the process dies between these steps, the
+// next Open replays the record, so the change is made although the kernel received no reply. If the log returns an
+// error, both the log and the state are unchanged.
 func (tx *Tx) commit() error {
 	l := tx.l
 	tx.encode()
@@ -193,8 +193,8 @@ func Now() int64 {
 	return ts.Nano()
 }
 
-// NewNode reserves a number for a new node, whose inode the same update must put. If the update fails, the number becomes
-// free again. NewNode returns state.ErrFull if no number is left.
+// NewNode reserves a number for a new node, whose inode the same update must put. If the update fails, the number
+// becomes free again. NewNode returns state.ErrFull if no number is left.
 func (tx *Tx) NewNode() (Node, error) {
 	n, err := tx.l.state.NewNode()
 	if err == nil {
@@ -213,8 +213,8 @@ func (tx *Tx) Inode(n Node) (Inode, bool) {
 	return tx.l.state.Inode(n)
 }
 
-// PutInode sets a node's inode. It ignores in.Content, in.Flags and, for an existing inode, in.Size, which only the methods
-// of File change. A node whose Nlink becomes 0 exists until the kernel has forgotten it.
+// PutInode sets a node's inode. It ignores in.Content, in.Flags and, for an existing inode, in.Size, which only the
+// methods of File change. A node whose Nlink becomes 0 exists until the kernel has forgotten it.
 func (tx *Tx) PutInode(in Inode) {
 	cur, ok := tx.Inode(in.Node)
 	if !ok {
@@ -224,8 +224,8 @@ func (tx *Tx) PutInode(in Inode) {
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
-		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is set
-		// now must have precedence, so mark the inode clean.
+		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is
+		// set now must have precedence, so mark the inode clean.
 		in.Flags &^= state.FlagDirty | state.FlagWritten
 		p := tx.put(in)
 		p.logSize, p.settled = true, true
@@ -247,19 +247,20 @@ func (tx *Tx) put(in Inode) *put {
 	return &tx.puts[len(tx.puts)-1]
 }
 
-// SetEntry makes name in dir an entry for n, and replaces an earlier entry for the name. The caller is responsible for link
-// counts and for the Parent of n.
+// SetEntry makes name in dir an entry for n, and replaces an earlier entry for the name. The caller is responsible for
+// link counts and for the Parent of n.
 func (tx *Tx) SetEntry(dir Node, name string, n Node) { tx.batch.SetEntry(dir, name, n) }
 
-// Hide makes name in dir absent, whether or not the base tree has it. The hidden entry exists until ClearEntry or SetEntry
-// replaces it or the directory is dropped.
+// Hide makes name in dir absent, whether or not the base tree has it. The hidden entry exists until ClearEntry or
+// SetEntry replaces it or the directory is dropped.
 func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
 // ClearEntry removes the layer's entry for name in dir, so that the base tree's entry is used.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
 
-// Request records the kernel request for which the update is made, and the node that the request creates, or 0 if it creates
-// none. The request is stored only if the update changes something, because a request that changes nothing can be repeated.
+// Request records the kernel request for which the update is made, and the node that the request creates, or 0 if it
+// creates none. The request is stored only if the update changes something, because a request that changes nothing can
+// be repeated.
 func (tx *Tx) Request(id uint64, made Node) { tx.request, tx.made = id, made }
 
 // Uncount excludes a new file of the layer from the results of Changed and Stats. Only one file can be excluded.

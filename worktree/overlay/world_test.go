@@ -189,7 +189,8 @@ func (w *world) truncate(name string, size int64) error {
 		return err
 	}
 	m.base = false
-	m.data = append(m.data[:min(size, int64(len(m.data))):min(size, int64(len(m.data)))], make([]byte, max(0, size-int64(len(m.data))))...)
+	m.data = append(m.data[:min(size, int64(len(m.data))):min(size, int64(len(m.data)))],
+		make([]byte, max(0, size-int64(len(m.data))))...)
 	return nil
 }
 
@@ -365,7 +366,8 @@ func (w *world) compare() {
 		case !ok:
 			w.t.Errorf("%s is missing", name)
 		case got.node != want.node || got.base != want.base || got.mode != want.mode:
-			w.t.Errorf("%s: got node %d, base %v, mode %o, want %d, %v, %o", name, got.node, got.base, got.mode, want.node, want.base, want.mode)
+			w.t.Errorf("%s: got node %d, base %v, mode %o, want %d, %v, %o", name, got.node, got.base, got.mode, want.node,
+				want.base, want.mode)
 		case !bytes.Equal(got.data, want.data):
 			w.t.Errorf("contents of %s differ: got %d bytes, want %d", name, len(got.data), len(want.data))
 		}

@@ -6,20 +6,21 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the length, so a
-// file that is changed in place is not copied if it is large, and is copied at most once within massTime. A file that is
-// truncated to length 0 is not copied, because the overlay creates a new contents file for it, and the old contents file is kept.
+// Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the
+// length, so a file that is changed in place is not copied if it is large, and is copied at most once within massTime.
+// A file that is truncated to length 0 is not copied, because the overlay creates a new contents file for it, and the
+// old contents file is kept.
 
 // maxCopied is the maximum size, in bytes, of a file that is copied before it is changed in place.
 const maxCopied = 1 << 20
 
-// Find returns the present inode of a file, and the paths for which the file's contents must be kept. It returns no paths if
-// Set.Wants returns false for the inode. It leaves out paths in directories that checkpoints leave out. short is true if the
-// search did not cover all names of the file, so that the file counts as lost.
+// Find returns the present inode of a file, and the paths for which the file's contents must be kept. It returns no
+// paths if Set.Wants returns false for the inode. It leaves out paths in directories that checkpoints leave out. short
+// is true if the search did not cover all names of the file, so that the file counts as lost.
 type Find func(n overlay.Node) (in overlay.Inode, paths []string, short bool)
 
-// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write appends to the
-// file, or if the file is larger than maxCopied.
+// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write appends
+// to the file, or if the file is larger than maxCopied.
 func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) {
 	if !s.on || f.CopiedWithin(massTime) {
 		return
@@ -30,7 +31,8 @@ func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) 
 	s.BeforeChange(n, f)
 }
 
-// BeforeChange keeps a copy of the contents of file n, if the file is small, before a part of them is overwritten or removed.
+// BeforeChange keeps a copy of the contents of file n, if the file is small, before a part of them is overwritten or
+// removed.
 func (s *Set) BeforeChange(n overlay.Node, f *overlay.File) {
 	s.overwrite(n, true, func(keep keeper) error { return f.KeepCopy(massTime, maxCopied, keep) })
 }

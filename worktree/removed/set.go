@@ -1,15 +1,16 @@
 // Package removed keeps the contents of files that were removed or overwritten before a checkpoint has stored them.
 //
-// A checkpoint is created when nothing was written for a while. A file that was written and removed shortly before is missing in
-// the checkpoint. Therefore a Set keeps the contents of files that lose their last name, are replaced by a rename, or are
-// overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file stay in their contents file
-// of the overlay; the contents of an overwritten file are copied first (overwritten.go). If many files are removed or overwritten
-// at once, the Set requests a checkpoint through the channel that Mass returns, and Take returns the kept files for the
-// checkpoint. Each kept file is recorded in the overlay's log, in the same record as the removal: if the process is killed before
-// the checkpoint is complete, its successor creates the checkpoint (Open).
+// A checkpoint is created when nothing was written for a while. A file that was written and removed shortly before is
+// missing in the checkpoint. Therefore a Set keeps the contents of files that lose their last name, are replaced by a
+// rename, or are overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file
+// stay in their contents file of the overlay; the contents of an overwritten file are copied first (overwritten.go). If
+// many files are removed or overwritten at once, the Set requests a checkpoint through the channel that Mass returns,
+// and Take returns the kept files for the checkpoint. Each kept file is recorded in the overlay's log, in the same
+// record as the removal: if the process is killed before the checkpoint is complete, its successor creates the
+// checkpoint (Open).
 //
-// The mutex of a Set is acquired within updates of the overlay. While the Set holds this mutex, it pins contents and releases
-// pins, which acquires the locks of overlay.Pin, but it does not update the overlay.
+// The mutex of a Set is acquired within updates of the overlay. While the Set holds this mutex, it pins contents and
+// releases pins, which acquires the locks of overlay.Pin, but it does not update the overlay.
 package removed
 
 import (
@@ -29,14 +30,15 @@ import (
 )
 
 const (
-	// If more than massFiles files are removed within massTime, the Set requests a checkpoint. If a directory with kept files is
-	// removed, the Set requests a checkpoint at once.
-	massFiles   = 5
-	massTime    = time.Second      // period to which massFiles applies
-	keepTime    = 10 * time.Second // how long removed files are kept if they are too few for a request
-	maxFiles    = 40_000           // maximum number of files that are kept for the next checkpoint
-	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints also leave out new files that are larger
-	maxAllSize  = 256 << 20        // maximum total size of the kept files on disk, in bytes
+	// If more than massFiles files are removed within massTime, the Set requests a checkpoint. If a directory with kept
+	// files is removed, the Set requests a checkpoint at once.
+	massFiles = 5
+	massTime  = time.Second      // period to which massFiles applies
+	keepTime  = 10 * time.Second // how long removed files are kept if they are too few for a request
+	maxFiles  = 40_000           // maximum number of files that are kept for the next checkpoint
+	// maximum size of a kept file, in bytes; checkpoints also leave out new files that are larger
+	maxFileSize = 50 << 20
+	maxAllSize  = 256 << 20 // maximum total size of the kept files on disk, in bytes
 )
 
 // File is a file or symbolic link that was removed or overwritten, and whose contents are kept.
@@ -56,9 +58,10 @@ type File struct {
 // Lost reports whether the contents can no longer be read, because the disk was full or has failed.
 func (k *File) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
 
-// Set contains the files that a working tree keeps after they were removed or overwritten. Package worktree adds a file within
-// the update of the overlay that removes or overwrites the file. Package session/capture takes the files for a checkpoint. mu
-// protects the fields below mu; the other fields are atomic or do not change. The methods may be called from any goroutine.
+// Set contains the files that a working tree keeps after they were removed or overwritten. Package worktree adds a file
+// within the update of the overlay that removes or overwrites the file. Package session/capture takes the files for a
+// checkpoint. mu protects the fields below mu; the other fields are atomic or do not change. The methods may be called
+// from any goroutine.
 type Set struct {
 	layer *overlay.Layer // nil if the mount has no overlay, so that nothing is kept
 	on    bool           // false if no files are kept
@@ -86,8 +89,8 @@ type Options struct {
 	Log  *zap.Logger // receives a message if kept files cannot be removed from the overlay's log
 }
 
-// Open returns a Set with the files that an earlier process has kept. It requests a checkpoint for these files, because it is not
-// known whether that process had requested a checkpoint. layer may be nil.
+// Open returns a Set with the files that an earlier process has kept. It requests a checkpoint for these files, because
+// it is not known whether that process had requested a checkpoint. layer may be nil.
 func Open(layer *overlay.Layer, o Options) *Set {
 	s := &Set{layer: layer, on: o.Keep, find: o.Find, log: o.Log, mass: make(chan struct{}, 1), paths: map[string]*File{}}
 	for _, f := range o.Kept {
@@ -105,8 +108,8 @@ func Open(layer *overlay.Layer, o Options) *Set {
 	return s
 }
 
-// Close releases all kept files, unless a checkpoint was requested for them and was not created yet. It must be called before the
-// overlay is closed.
+// Close releases all kept files, unless a checkpoint was requested for them and was not created yet. It must be called
+// before the overlay is closed.
 func (s *Set) Close() {
 	s.mu.Lock()
 	var list []*File
@@ -118,13 +121,13 @@ func (s *Set) Close() {
 	s.unkeep(list)
 }
 
-// Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since the last
-// checkpoint. If Options.Keep is false, the channel never receives a value.
+// Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since
+// the last checkpoint. If Options.Keep is false, the channel never receives a value.
 func (s *Set) Mass() <-chan struct{} { return s.mass }
 
-// Requested returns ok as true if a checkpoint was requested for removed or overwritten files and was not created yet. latest is
-// the time of the last removal. full is true if the kept files have reached half of their maximum number or size, or if a file
-// could not be kept because the limits were reached.
+// Requested returns ok as true if a checkpoint was requested for removed or overwritten files and was not created yet.
+// latest is the time of the last removal. full is true if the kept files have reached half of their maximum number or
+// size, or if a file could not be kept because the limits were reached.
 func (s *Set) Requested() (latest time.Time, full, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,10 +137,11 @@ func (s *Set) Requested() (latest time.Time, full, ok bool) {
 	return latest, len(s.list) > maxFiles/2 || s.bytes > maxAllSize/2 || s.lost > 0, s.pending
 }
 
-// Take returns the kept files, and the number of files that could not be kept. If a file was overwritten several times within
-// massTime, the list contains the contents before the first of these writes. If the file was removed afterwards, the list
-// contains the contents at the removal. The contents can be read until the caller calls done. The caller passes true for saved if
-// a checkpoint contains the files; in this case done releases the files. Otherwise the next call of Take returns the files again.
+// Take returns the kept files, and the number of files that could not be kept. If a file was overwritten several times
+// within massTime, the list contains the contents before the first of these writes. If the file was removed afterwards,
+// the list contains the contents at the removal. The contents can be read until the caller calls done. The caller
+// passes true for saved if a checkpoint contains the files; in this case done releases the files. Otherwise the next
+// call of Take returns the files again.
 func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +166,8 @@ func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	}
 }
 
-// unkeep removes kept files from the overlay's log and releases their contents. These files must be the oldest kept files in the
-// log. The caller must not hold s.mu.
+// unkeep removes kept files from the overlay's log and releases their contents. These files must be the oldest kept
+// files in the log. The caller must not hold s.mu.
 func (s *Set) unkeep(list []*File) {
 	if len(list) == 0 {
 		return
@@ -175,8 +179,8 @@ func (s *Set) unkeep(list []*File) {
 	release(list)
 }
 
-// Saved records that a checkpoint contains the working tree as it was at moment, in nanoseconds since 1970, without the ignored
-// directories. Files that were removed before moment are released, unless a checkpoint was requested for them.
+// Saved records that a checkpoint contains the working tree as it was at moment, in nanoseconds since 1970, without the
+// ignored directories. Files that were removed before moment are released, unless a checkpoint was requested for them.
 func (s *Set) Saved(moment int64, ignored map[string]bool) {
 	s.since.Store(moment)
 	s.ignored.Store(&ignored)
@@ -189,9 +193,9 @@ func (s *Set) Saved(moment int64, ignored map[string]bool) {
 	s.unkeep(old)
 }
 
-// Wants reports whether the contents of a file must be kept when it is removed or overwritten. This is the case for a regular
-// file or symbolic link that is not empty, that does not have the contents of the base tree, and that was changed since the last
-// checkpoint.
+// Wants reports whether the contents of a file must be kept when it is removed or overwritten. This is the case for a
+// regular file or symbolic link that is not empty, that does not have the contents of the base tree, and that was
+// changed since the last checkpoint.
 func (s *Set) Wants(in *overlay.Inode) bool {
 	if !s.on || in.Size == overlay.SizeOfBase || in.Size == 0 {
 		return false
@@ -218,9 +222,9 @@ func (s *Set) LeavesOut(dir string) bool {
 	return false
 }
 
-// Remove keeps the contents of a file that is removed by the update tx, as part of that update. Wants must have returned true for
-// the inode. target is the target of a symbolic link. unlinked is true if the name of the file is removed, and false if another
-// file gets the name. Remove returns nil if the file is not kept.
+// Remove keeps the contents of a file that is removed by the update tx, as part of that update. Wants must have
+// returned true for the inode. target is the target of a symbolic link. unlinked is true if the name of the file is
+// removed, and false if another file gets the name. Remove returns nil if the file is not kept.
 func (s *Set) Remove(tx *overlay.Tx, in *overlay.Inode, path, target string, unlinked bool) *File {
 	k := &File{Path: path, Size: in.Size, Target: target, at: time.Now(), unlinked: unlinked}
 	k.Mode, _ = modeOf(in.Mode)
@@ -242,8 +246,8 @@ func (s *Set) Undo(k *File) {
 	}
 }
 
-// Waits reports whether the Set keeps files for which no checkpoint was requested yet. If Waits returns false, a call of
-// RemoveDir has no effect.
+// Waits reports whether the Set keeps files for which no checkpoint was requested yet. If Waits returns false, a call
+// of RemoveDir has no effect.
 func (s *Set) Waits() bool {
 	if !s.on {
 		return false
@@ -265,8 +269,8 @@ func (s *Set) RemoveDir(dir string) {
 	}
 }
 
-// add keeps a file that is removed or overwritten by the update tx, as part of that update. copied is true if in.Content is a
-// copy that was made for this purpose. add returns false if the file is not kept.
+// add keeps a file that is removed or overwritten by the update tx, as part of that update. copied is true if
+// in.Content is a copy that was made for this purpose. add returns false if the file is not kept.
 func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +287,8 @@ func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool 
 		tx.Unkeep(before.id, before.id)
 		release([]*File{before})
 	}
-	if len(k.Path) > overlay.MaxKeptPath || len(s.list) >= maxFiles || k.Size > maxFileSize || s.bytes+k.Size > maxAllSize {
+	if len(k.Path) > overlay.MaxKeptPath || len(s.list) >= maxFiles || k.Size > maxFileSize ||
+		s.bytes+k.Size > maxAllSize {
 		s.lost++
 		return false
 	}
@@ -313,8 +318,8 @@ func (s *Set) settled(k *File) bool {
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
 }
 
-// expire removes from the list the files that were removed before the time in the parameter before, and returns these files. The
-// caller must remove the files from the overlay's log. The caller holds s.mu.
+// expire removes from the list the files that were removed before the time in the parameter before, and returns these
+// files. The caller must remove the files from the overlay's log. The caller holds s.mu.
 func (s *Set) expire(before time.Time) (old []*File) {
 	n := 0
 	for n < len(s.list) && s.list[n].at.Before(before) {
@@ -369,8 +374,8 @@ func release(list []*File) {
 	}
 }
 
-// modeOf returns the git mode of a file, given its st_mode. ok is false if the file is neither a regular file nor a symbolic
-// link.
+// modeOf returns the git mode of a file, given its st_mode. ok is false if the file is neither a regular file nor a
+// symbolic link.
 func modeOf(mode uint32) (m object.Mode, ok bool) {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:

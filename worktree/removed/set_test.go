@@ -66,7 +66,8 @@ func (w *world) write(name, text string) {
 	w.ok(w.layer.Update(func(tx *overlay.Tx) error {
 		n, err := tx.NewNode()
 		w.nodes[name] = n
-		tx.PutInode(overlay.Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1, Mtime: overlay.Now(), Ctime: overlay.Now()})
+		tx.PutInode(overlay.Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1, Mtime: overlay.Now(),
+			Ctime: overlay.Now()})
 		tx.SetEntry(1, name, n)
 		return err
 	}))
@@ -221,12 +222,14 @@ func TestSuccessorKeepsTheFiles(t *testing.T) {
 	w.ok(w.layer.Close())
 	w.open()
 	if len(w.kept) != 6 || !w.requested() {
-		t.Errorf("files that the successor found: got %d, want 6; checkpoint requested: got %v, want true", len(w.kept), w.requested())
+		t.Errorf("files that the successor found: got %d, want 6; checkpoint requested: got %v, want true", len(w.kept),
+			w.requested())
 	}
 	w.want("of the successor", true, "a=a", "b=b", "c=c", "d=d", "e=e", "f=f")
 	w.ok(w.layer.Close())
 	w.open()
 	if len(w.kept) != 0 || w.requested() {
-		t.Errorf("files that remain after the checkpoint: got %d, want 0; checkpoint requested: got %v, want false", len(w.kept), w.requested())
+		t.Errorf("files that remain after the checkpoint: got %d, want 0; checkpoint requested: got %v, want false",
+			len(w.kept), w.requested())
 	}
 }

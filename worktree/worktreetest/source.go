@@ -1,5 +1,5 @@
-// Package worktreetest provides a worktree.Source for tests, whose objects are in memory. It counts the calls of its methods. A
-// test can make requests for single objects wait or fail (see Rule).
+// Package worktreetest provides a worktree.Source for tests, whose objects are in memory. It counts the calls of its
+// methods. A test can make requests for single objects wait or fail (see Rule).
 package worktreetest
 
 import (
@@ -23,9 +23,9 @@ import (
 type File struct {
 	Mode object.Mode // 0 stands for a regular file that is not executable
 	Data string
-	// If OnDisk is not nil, the contents are Size bytes of this file, beginning at Offset, instead of Data; they can also be
-	// spliced from the file. If OnDisk is nil, a Size other than 0 is a wrong size, which the Source returns until the contents
-	// are opened.
+	// If OnDisk is not nil, the contents are Size bytes of this file, beginning at Offset, instead of Data; they can also
+	// be spliced from the file. If OnDisk is nil, a Size other than 0 is a wrong size, which the Source returns until the
+	// contents are opened.
 	OnDisk *os.File
 	Offset int64
 	Size   int64
@@ -43,8 +43,8 @@ type Rule struct {
 type Source struct {
 	Root object.ID
 
-	// If KnowsSizes is true, KnownSize returns the size of every blob. Otherwise it returns only the sizes of blobs for which
-	// Size or Open was called.
+	// If KnowsSizes is true, KnownSize returns the size of every blob. Otherwise it returns only the sizes of blobs for
+	// which Size or Open was called.
 	KnowsSizes atomic.Bool
 
 	// Searches makes Searched treat every process as a program that reads all files of the tree.
@@ -68,8 +68,10 @@ var _ worktree.Source = (*Source)(nil)
 // New returns a Source whose first tree contains files. The keys of files are paths with slashes.
 func New(files map[string]File) *Source {
 	s := &Source{
-		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), all: make(map[object.ID]map[string]object.ID),
-		rules: make(map[object.ID]Rule), known: make(map[object.ID]bool), calls: make(map[string]int), waiting: make(map[object.ID]int),
+		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File),
+		all:   make(map[object.ID]map[string]object.ID),
+		rules: make(map[object.ID]Rule), known: make(map[object.ID]bool), calls: make(map[string]int),
+		waiting: make(map[object.ID]int),
 	}
 	s.Root = s.Add(files)
 	s.ids = s.all[s.Root]
@@ -205,7 +207,8 @@ func (s *Source) Unreleased() int {
 	return s.open
 }
 
-// obey counts a call of method for the object id, and applies the Rule for this object. It returns the error of the Rule or of ctx.
+// obey counts a call of method for the object id, and applies the Rule for this object. It returns the error of the
+// Rule or of ctx.
 func (s *Source) obey(ctx context.Context, method string, id object.ID) error {
 	s.mu.Lock()
 	s.calls[method]++
@@ -257,7 +260,8 @@ func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 	return s.size(b)
 }
 
-// size does the same as Size, without counting the call. It returns an error if the Source has no such blob at this path.
+// size does the same as Size, without counting the call. It returns an error if the Source has no such blob at this
+// path.
 func (s *Source) size(b worktree.Blob) (int64, error) {
 	f, ok := s.blobs[b.ID]
 	if !ok || s.all[b.Tree][b.Path] != b.ID || b.Link != (f.Mode == object.ModeSymlink) {

@@ -1,5 +1,5 @@
-// Package writers maintains the set of files that were written recently. The set is stored in a mapped file, so that it survives the
-// process, and a takeover continues it.
+// Package writers maintains the set of files that were written recently. The set is stored in a mapped file, so that it
+// survives the process, and a takeover continues it.
 package writers
 
 import (
@@ -16,9 +16,9 @@ import (
 // Node is the number of a file of the mount.
 type Node = overlay.Node
 
-// Set contains the files to which programs may be writing. Package worktree adds a file when the kernel reports a write, and
-// lists the files for the change journal and before a checkpoint. The zero Set is empty; Open must be called before Add. mu
-// protects all fields. A goroutine that holds mu acquires no other lock.
+// Set contains the files to which programs may be writing. Package worktree adds a file when the kernel reports a
+// write, and lists the files for the change journal and before a checkpoint. The zero Set is empty; Open must be called
+// before Add. mu protects all fields. A goroutine that holds mu acquires no other lock.
 type Set struct {
 	mu    sync.Mutex
 	since map[Node]writer
@@ -34,7 +34,8 @@ type writer struct {
 }
 
 const (
-	// noSlot is the slot of a file that could not be stored in the mapped file because the disk is full. A takeover forgets the file.
+	// noSlot is the slot of a file that could not be stored in the mapped file because the disk is full. A takeover
+	// forgets the file.
 	noSlot    = 1<<64 - 1
 	slotBytes = 8
 	// chunkBits determines by how much the mapped file grows: by 1 << chunkBits bytes.
@@ -49,8 +50,8 @@ const (
 	settling = 2 * time.Second
 )
 
-// Open opens the set in the file at path. If continued is true, the set contains the files of the previous process; otherwise the
-// set is empty.
+// Open opens the set in the file at path. If continued is true, the set contains the files of the previous process;
+// otherwise the set is empty.
 func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !continued {
@@ -145,8 +146,9 @@ func (w *Set) Forget(n Node) {
 	w.drop(n)
 }
 
-// Settle removes those files from the set to which no program has begun to write within the time settling. Before the call, the
-// caller must make the kernel drop its cached attributes of these files, so that the kernel reports the next write.
+// Settle removes those files from the set to which no program has begun to write within the time settling. Before the
+// call, the caller must make the kernel drop its cached attributes of these files, so that the kernel reports the next
+// write.
 func (w *Set) Settle(nodes []Node) {
 	old := time.Now().Add(-settling)
 	w.mu.Lock()

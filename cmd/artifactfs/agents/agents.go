@@ -53,8 +53,9 @@ is specific to this machine. If the file exists, its other settings are kept.`,
 
 // dirFlag adds the flag --dir, which selects the directory to configure.
 func dirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the root of the git working tree that contains\n"+
-		"the current directory)")
+	cmd.Flags().StringVar(dir, "dir", "",
+		"configure the agent for `DIR` (default: the root of the git working tree that contains\n"+
+			"the current directory)")
 }
 
 // completeAgents completes the argument of commands that take an agent.
@@ -250,7 +251,8 @@ func configuredDir(dir string) (string, error) {
 		return "", err
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir, Cause: "path is not a directory"}
+		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir,
+			Cause: "path is not a directory"}
 	}
 	return dir, nil
 }

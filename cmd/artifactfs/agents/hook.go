@@ -88,8 +88,8 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 	return recordEvent(ctx, m, gitDir, event)
 }
 
-// recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues with the
-// next step after an error.
+// recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues
+// with the next step after an error.
 func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
@@ -131,10 +131,11 @@ type commitNote struct {
 	Checkpoint string          `json:"checkpoint,omitempty"`
 }
 
-// noteCommits annotates the commits that were made since the previous event. It also stores the prompt of a turn for the notes on
-// the commits of this turn.
+// noteCommits annotates the commits that were made since the previous event. It also stores the prompt of a turn for
+// the notes on the commits of this turn.
 //
-// The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's session ends.
+// The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's
+// session ends.
 func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event, checkpoint string) error {
 	if gitDir == "" {
 		return errors.New("git finds no repository")
@@ -159,7 +160,8 @@ func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 		if err != nil {
 			return err
 		}
-		if _, err := m.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: m.Dir, Commit: commit, Ref: "agent", JSON: note}); err != nil {
+		if _, err := m.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: m.Dir, Commit: commit, Ref: "agent",
+			JSON: note}); err != nil {
 			return err
 		}
 	}

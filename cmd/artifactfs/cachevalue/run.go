@@ -30,7 +30,8 @@ func Run(ctx context.Context, a *cli.App, c *control.Client, r control.CachePutR
 	}
 	defer remove()
 	cache := control.NewCacheClient(c)
-	_, err = cache.Get(ctx, control.CacheGetRequest{Of: r.Of, SessionRemote: r.SessionRemote, Key: r.Key, Output: file.Name()})
+	_, err = cache.Get(ctx, control.CacheGetRequest{Of: r.Of, SessionRemote: r.SessionRemote, Key: r.Key,
+		Output: file.Name()})
 	if err == nil {
 		if err := deliver(a, file, ""); err != nil {
 			return cli.Failure("cache run", r.Key, err)

@@ -1,5 +1,5 @@
-// Package cachevalue moves the values of cache entries between programs, files and the daemon. The daemon reads and writes values in
-// temporary files of the state directory.
+// Package cachevalue moves the values of cache entries between programs, files and the daemon. The daemon reads and
+// writes values in temporary files of the state directory.
 package cachevalue
 
 import (
@@ -88,8 +88,9 @@ func Put(
 	defer remove()
 	n, err := io.Copy(file, io.LimitReader(from, cacheentry.MaxValue+1))
 	if err == nil && n > cacheentry.MaxValue {
-		return control.CacheChangeReply{}, &control.Error{Code: control.ExitUsage, Kind: control.CodeUsage, Verb: verb, Object: r.Key,
-			Cause: cacheentry.ErrTooLarge.Error(), Hint: "store the value elsewhere, and its name in the entry"}
+		return control.CacheChangeReply{}, &control.Error{Code: control.ExitUsage, Kind: control.CodeUsage, Verb: verb,
+			Object: r.Key,
+			Cause:  cacheentry.ErrTooLarge.Error(), Hint: "store the value elsewhere, and its name in the entry"}
 	}
 	if err != nil {
 		return control.CacheChangeReply{}, cli.Failure(verb, r.Key, err)

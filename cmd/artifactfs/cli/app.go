@@ -34,8 +34,8 @@ type ServerAccess struct {
 	TokenFile string
 }
 
-// App is one run of the command line. The flags are valid after the method Init has returned. App has no lock, because it runs one
-// command at a time.
+// App is one run of the command line. The flags are valid after the method Init has returned. App has no lock, because
+// it runs one command at a time.
 type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
@@ -61,15 +61,16 @@ type App struct {
 	// Logins maps the URL of a repository to the same URL with the token that this command has made for it.
 	Logins map[string]string
 
-	Passing bool   // whether the mount must not be mounted again after a restart of the machine
-	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
+	Passing bool // whether the mount must not be mounted again after a restart of the machine
+	// path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
+	Through string
 
 	Running bool // whether the arguments were valid and a command runs
 	Serving bool // whether this process serves mounts, so that a second signal must not kill the process
 }
 
-// Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
-// arguments of a command and before it runs the command.
+// Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has
+// checked the arguments of a command and before it runs the command.
 func (a *App) Init(cmd *cobra.Command, args []string) error {
 	if err := onlyForHelp(cmd); err != nil {
 		return err
@@ -88,7 +89,8 @@ func (a *App) Init(cmd *cobra.Command, args []string) error {
 // CompleteFlag makes the shell complete the flag with these values. It panics if the command does not have the flag.
 func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
 	// An error means that the flag does not exist. In that case every test of the command line fails.
-	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc(name,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
 }
@@ -115,7 +117,8 @@ func Usage(cmd *cobra.Command, err error) error {
 	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: helpAbout(cmd, err)}
 }
 
-// flagText returns the reason why a flag was refused. It replaces the texts of strconv and time, which name Go's functions.
+// flagText returns the reason why a flag was refused. It replaces the texts of strconv and time, which name Go's
+// functions.
 func flagText(err error) string {
 	var bad *pflag.InvalidValueError
 	var number *strconv.NumError
@@ -138,8 +141,8 @@ func flagText(err error) string {
 	return fmt.Sprintf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, why)
 }
 
-// Reason returns the text of err. If err is or wraps a *fs.PathError, Reason returns only the text of its cause, without the
-// operation and the path.
+// Reason returns the text of err. If err is or wraps a *fs.PathError, Reason returns only the text of its cause,
+// without the operation and the path.
 func Reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -148,8 +151,9 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments. This number must be at least the parameter least and at most the parameter
-// most; if most is negative, there is no maximum. The error describes the arguments by the text in the parameter takes.
+// Arguments returns a check of the number of arguments. This number must be at least the parameter least and at most
+// the parameter most; if most is negative, there is no maximum. The error describes the arguments by the text in the
+// parameter takes.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -159,8 +163,8 @@ func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	}
 }
 
-// EnsureDaemon returns a client of the shared daemon. If no shared daemon is running, EnsureDaemon starts one with the same log
-// settings as this command.
+// EnsureDaemon returns a client of the shared daemon. If no shared daemon is running, EnsureDaemon starts one with the
+// same log settings as this command.
 func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -171,8 +175,8 @@ func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	return client, a.OfState(err)
 }
 
-// OfState adds a hint to an error that reports that the state directory is not writable. The hint is to choose another state
-// directory.
+// OfState adds a hint to an error that reports that the state directory is not writable. The hint is to choose another
+// state directory.
 func (a *App) OfState(err error) error {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) {
 		return err

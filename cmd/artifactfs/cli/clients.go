@@ -24,8 +24,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// StatusTime is the timeout for the status of a daemon. A daemon does not wait for anything before it replies to this request, so
-// a daemon that needs longer hangs.
+// StatusTime is the timeout for the status of a daemon. A daemon does not wait for anything before it replies to this
+// request, so a daemon that needs longer hangs.
 const StatusTime = 5 * time.Second
 
 // EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
@@ -52,8 +52,8 @@ type Served struct {
 	// MountStatus is the status that the daemon or the state directory reported.
 	control.MountStatus
 	Client *control.Client
-	// socket is the path of the daemon's socket. It is "" for the mount that contains the current directory if the client is
-	// connected through the mount itself.
+	// socket is the path of the daemon's socket. It is "" for the mount that contains the current directory if the client
+	// is connected through the mount itself.
 	socket string
 }
 
@@ -63,7 +63,8 @@ func (s Served) Mounted() bool { return s.Client != nil }
 // Guest reports whether the client is connected through the mount itself, as in a container.
 func (s Served) Guest() bool { return s.Client != nil && s.socket == "" }
 
-// Sockets returns the sockets of the daemons to query: the socket that --socket names, or all sockets of the state directory.
+// Sockets returns the sockets of the daemons to query: the socket that --socket names, or all sockets of the state
+// directory.
 func (a *App) Sockets(ctx context.Context) ([]string, error) {
 	if a.Socket != "" {
 		return []string{a.Socket}, nil
@@ -85,8 +86,8 @@ type Serving struct {
 	Cache control.CacheStatus
 }
 
-// Mounts returns the mounts of all daemons without the numbers of their files, which a daemon needs time to count. It returns an
-// error in the same cases as Survey.
+// Mounts returns the mounts of all daemons without the numbers of their files, which a daemon needs time to count. It
+// returns an error in the same cases as Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	s, err := a.surveyBy(ctx, func(c *control.Client, ctx context.Context) (control.Status, error) {
 		return c.Mounts(ctx, control.MountsRequest{})
@@ -94,8 +95,8 @@ func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	return s.Mounts, err
 }
 
-// Add adds sessions that are not mounted and failed mounts to s. If a failed mount has left changes, s gets only one entry: that
-// of the mount's session, with the error of the mount.
+// Add adds sessions that are not mounted and failed mounts to s. If a failed mount has left changes, s gets only one
+// entry: that of the mount's session, with the error of the mount.
 func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
 	for _, m := range s.Mounts { // daemons also report failed mounts
@@ -121,8 +122,8 @@ func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	}
 }
 
-// Survey queries all daemons concurrently. If a daemon does not reply, Survey returns the replies of the other daemons and an
-// error. A daemon that does not reply within StatusTime counts as failed.
+// Survey queries all daemons concurrently. If a daemon does not reply, Survey returns the replies of the other daemons
+// and an error. A daemon that does not reply within StatusTime counts as failed.
 func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status, true)
 }
@@ -171,8 +172,8 @@ func (a *App) surveyBy(ctx context.Context, question question, unmounted bool) (
 	return s, a.OfState(errors.Join(errs...))
 }
 
-// guest returns the mount that contains the current directory if the socket of the mount's daemon is not reachable, as in a
-// container. The client then connects through the mount itself: see control.GuestDir.
+// guest returns the mount that contains the current directory if the socket of the mount's daemon is not reachable, as
+// in a container. The client then connects through the mount itself: see control.GuestDir.
 func (a *App) guest(ctx context.Context, seen []Served, question question) (Served, bool) {
 	dir, err := os.Getwd()
 	if err != nil || a.Socket != "" {
@@ -283,11 +284,12 @@ func ResumeCommand(m control.MountStatus) string {
 // ShellWord quotes a word for a shell if necessary.
 func ShellWord(w string) string { return control.ShellWord(w) }
 
-// NotMounted returns the error for a directory without a mount of this state directory. If the directory has a dead mount, or a
-// mount of another state directory, the hint names the remedy.
+// NotMounted returns the error for a directory without a mount of this state directory. If the directory has a dead
+// mount, or a mount of another state directory, the hint names the remedy.
 func NotMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb,
-		Object: dir, Cause: "no artifactfs mount at this directory", Hint: "run artifactfs list to see the mounted directories"}
+		Object: dir, Cause: "no artifactfs mount at this directory",
+		Hint: "run artifactfs list to see the mounted directories"}
 	table, _ := mountinfo.Self()
 	for _, spelling := range Spellings(dir) {
 		switch {
@@ -303,8 +305,8 @@ func NotMounted(verb, dir string) *control.Error {
 	return e
 }
 
-// Failure returns err as a *control.Error with the given verb and object. An error that already has a verb keeps its verb and
-// object.
+// Failure returns err as a *control.Error with the given verb and object. An error that already has a verb keeps its
+// verb and object.
 func Failure(verb, object string, err error) error {
 	e := *control.AsError(err)
 	if e.Verb == "" {
@@ -313,9 +315,10 @@ func Failure(verb, object string, err error) error {
 	return &e
 }
 
-// Spellings returns the absolute names under which a directory may be mounted. The first name is dir as it was written, the second
-// has the symbolic links of its parent resolved, and in the last name a link at dir itself is also resolved. To get the last name,
-// the directory itself has to be read, which can hang in a dead mount; the other names do not require this.
+// Spellings returns the absolute names under which a directory may be mounted. The first name is dir as it was written,
+// the second has the symbolic links of its parent resolved, and in the last name a link at dir itself is also resolved.
+// To get the last name, the directory itself has to be read, which can hang in a dead mount; the other names do not
+// require this.
 func Spellings(dir string) []string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -339,8 +342,8 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts for a command that takes at most as many arguments as the parameter most
-// states.
+// CompleteMounts completes the directories of mounts for a command that takes at most as many arguments as the
+// parameter most states.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -350,10 +353,12 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions, for a command that takes at most as many arguments as
-// the parameter most states. The function in the parameter of returns the argument for a mount and its description; an empty
-// argument skips the mount. The parameter besides is the directive to the shell, for example to complete file names as well.
-func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
+// CompleteListed completes arguments from the list of mounts and sessions, for a command that takes at most as many
+// arguments as the parameter most states. The function in the parameter of returns the argument for a mount and its
+// description; an empty argument skips the mount. The parameter besides is the directive to the shell, for example to
+// complete file names as well.
+func (a *App) CompleteListed(most int, of func(m Served) (choice, about string),
+	besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)
 		if err != nil || len(args) >= most {

@@ -15,8 +15,9 @@ import (
 // environmentPrefix is the prefix of the name of every environment variable that sets a flag or an argument.
 const environmentPrefix = "ARTIFACTFS_"
 
-// FromEnvironment is the annotation of a command whose flags may be set by environment variables. Other commands ignore such
-// variables. Otherwise, for example, a session name that was left in the environment could select the session to unmount.
+// FromEnvironment is the annotation of a command whose flags may be set by environment variables. Other commands ignore
+// such variables. Otherwise, for example, a session name that was left in the environment could select the session to
+// unmount.
 var FromEnvironment = map[string]string{"environment": "flags"}
 
 // Everywhere lists the global flags that every command reads from the environment.
@@ -62,8 +63,8 @@ func flagCause(err error) string {
 	return text
 }
 
-// EnvironmentArguments returns the values of the environment variables with these names, up to the first empty one, as arguments.
-// It removes the variables from the environment, because the URL of a remote may contain a secret.
+// EnvironmentArguments returns the values of the environment variables with these names, up to the first empty one, as
+// arguments. It removes the variables from the environment, because the URL of a remote may contain a secret.
 func EnvironmentArguments(names ...string) (args []string) {
 	for i, name := range names {
 		value := os.Getenv(environmentPrefix + name)
@@ -75,12 +76,12 @@ func EnvironmentArguments(names ...string) (args []string) {
 	return args
 }
 
-// SearchPath is the PATH for a process that was started without the variable PATH. It is the PATH of login(1), with root's
-// directories.
+// SearchPath is the PATH for a process that was started without the variable PATH. It is the PATH of login(1), with
+// root's directories.
 const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// CompleteEnvironment sets PATH and HOME if they are missing, because git and the programs that git starts need both. mount(8)
-// removes both variables for its helpers, and a system service has no HOME.
+// CompleteEnvironment sets PATH and HOME if they are missing, because git and the programs that git starts need both.
+// mount(8) removes both variables for its helpers, and a system service has no HOME.
 func CompleteEnvironment() {
 	if os.Getenv("PATH") == "" {
 		os.Setenv("PATH", SearchPath)

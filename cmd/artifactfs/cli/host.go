@@ -22,8 +22,9 @@ type Host interface {
 	Idle() <-chan struct{}
 	// WriteMetrics writes the metrics in Prometheus' text format.
 	WriteMetrics(ctx context.Context, out io.Writer) error
-	// Resumed returns when every mount of the previous process is served again or was given up. An error other than the error of
-	// ctx means that another version of this program may be able to serve the mounts that this version cannot serve.
+	// Resumed returns when every mount of the previous process is served again or was given up. An error other than the
+	// error of ctx means that another version of this program may be able to serve the mounts that this version cannot
+	// serve.
 	Resumed(ctx context.Context) error
 	// Remount mounts again the directories that were mounted when the machine went down.
 	Remount(ctx context.Context) error

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// AtLink fills a mount request from a link. The mount then resumes the session in the link, or shows a checkpoint of that session.
-// AtLink returns false if word is not a link, and an error if a flag contradicts the link.
+// AtLink fills a mount request from a link. The mount then resumes the session in the link, or shows a checkpoint of
+// that session. AtLink returns false if word is not a link, and an error if a flag contradicts the link.
 func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
 	l, link, err := LinkIn(cmd.Name(), word)
 	if err != nil || !link {
@@ -47,7 +47,8 @@ func LinkIn(verb, word string) (sessionlink.Link, bool, error) {
 	return l, ok, err
 }
 
-// NamesCheckpoint reports whether word must be the name of a checkpoint, because it cannot be the name of anything else.
+// NamesCheckpoint reports whether word must be the name of a checkpoint, because it cannot be the name of anything
+// else.
 func NamesCheckpoint(word string) bool {
 	_, err := session.ParseCheckpointID(word)
 	return err == nil || strings.HasPrefix(word, "@")

@@ -19,10 +19,10 @@ const (
 	logOld  = 3        // number of rotated files that are kept; FILE.1 is the newest
 )
 
-// logFile is a log file to which several processes append. Each process rotates the file when the file is too large, and switches
-// to the new file when another process has rotated the file. If standard output or standard error, to which a panic is written,
-// refers to the rotated file, it is redirected to the new file. A lock on FILE.lock, a file beside the log, prevents two rotations
-// at the same time.
+// logFile is a log file to which several processes append. Each process rotates the file when the file is too large,
+// and switches to the new file when another process has rotated the file. If standard output or standard error, to
+// which a panic is written, refers to the rotated file, it is redirected to the new file. A lock on FILE.lock, a file
+// beside the log, prevents two rotations at the same time.
 type logFile struct {
 	path string
 
@@ -31,8 +31,8 @@ type logFile struct {
 	size int64    // size in bytes at which the file is rotated
 }
 
-// openLogFile opens the log file at path, and creates it if it is missing. If the disk is full, openLogFile returns no error, and
-// Write opens the file later: a process that takes over mounts must not fail because of its log.
+// openLogFile opens the log file at path, and creates it if it is missing. If the disk is full, openLogFile returns no
+// error, and Write opens the file later: a process that takes over mounts must not fail because of its log.
 func openLogFile(path string) (*logFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -63,8 +63,9 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return l.file.Write(p)
 }
 
-// reopenLocked opens the file that has the log's name now, and rotates the file if it is too large. If this fails while a file is
-// open, the log continues in the open file, because a log that is too long is better than no log. The caller holds l.mu.
+// reopenLocked opens the file that has the log's name now, and rotates the file if it is too large. If this fails while
+// a file is open, the log continues in the open file, because a log that is too long is better than no log. The caller
+// holds l.mu.
 func (l *logFile) reopenLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
@@ -101,8 +102,8 @@ func (l *logFile) reopenLocked() error {
 	return nil
 }
 
-// lookLocked reports whether the log's name still refers to the open file, and whether that file is too large. The caller holds
-// l.mu.
+// lookLocked reports whether the log's name still refers to the open file, and whether that file is too large. The
+// caller holds l.mu.
 func (l *logFile) lookLocked() (here, full bool) {
 	if l.file == nil {
 		return false, false
@@ -115,7 +116,8 @@ func (l *logFile) lookLocked() (here, full bool) {
 	return err == nil && os.SameFile(mine, there), mine.Size() >= l.size
 }
 
-// follow redirects standard output and error to the file in the parameter now if they refer to the file in the parameter old.
+// follow redirects standard output and error to the file in the parameter now if they refer to the file in the
+// parameter old.
 func follow(old, now *os.File) {
 	was, err := old.Stat()
 	for _, std := range []*os.File{os.Stdout, os.Stderr} {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewLog opens the log that the global flags describe. The parameter level is the default level. The caller must call the function
-// close at the end.
+// NewLog opens the log that the global flags describe. The parameter level is the default level. The caller must call
+// the function close at the end.
 func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err error) {
 	if a.LogLevel != "" {
 		if err := level.Set(a.LogLevel); err != nil {
@@ -47,9 +47,9 @@ func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err er
 	return zap.New(zapcore.NewCore(encoder, out, level)), close, nil
 }
 
-// isJournal reports whether f is connected to systemd's journal. In that case, the environment variable JOURNAL_STREAM contains
-// the device and inode of f (systemd.exec(5)). The variable alone is no proof, because a child process inherits it even if its
-// output was redirected.
+// isJournal reports whether f is connected to systemd's journal. In that case, the environment variable JOURNAL_STREAM
+// contains the device and inode of f (systemd.exec(5)). The variable alone is no proof, because a child process
+// inherits it even if its output was redirected.
 func isJournal(f *os.File, variable string) bool {
 	var st unix.Stat_t
 	if variable == "" || unix.Fstat(int(f.Fd()), &st) != nil {

@@ -103,8 +103,8 @@ func Confirm(a *App, verb, what string) error {
 	return Ask(a, verb, what, fmt.Sprintf("%s %s here and on its session remote?", verb, what))
 }
 
-// Ask asks the user a question before a command removes something. It returns an error if standard input is not a terminal, or if the
-// answer is not yes.
+// Ask asks the user a question before a command removes something. It returns an error if standard input is not a
+// terminal, or if the answer is not yes.
 func Ask(a *App, verb, what, question string) error {
 	if !IsTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
@@ -128,7 +128,8 @@ func PrintStays(a *App, r control.SessionDeleteReply) {
 // LeftText returns a text with a path that a checkpoint does not contain, and the reason why the checkpoint does not
 // contain it.
 func LeftText(l control.LeftOut) string {
-	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "not a file that git can store",
+	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size),
+		"type":     "not a file that git can store",
 		"worktree": "a linked worktree that cannot be read: uncommitted changes in it are only on this host"}[l.Why]
 	if why == "" {
 		why = l.Why
@@ -193,7 +194,8 @@ func ReportAll(a *App, errs []error) error {
 	return first
 }
 
-// IsPath reports whether remote is a local path and not a URL or HOST:PATH. It uses git's rules (connect.c, url_is_local_not_ssh).
+// IsPath reports whether remote is a local path and not a URL or HOST:PATH. It uses git's rules (connect.c,
+// url_is_local_not_ssh).
 func IsPath(remote string) bool {
 	if strings.Contains(remote, "://") {
 		return false
@@ -214,7 +216,8 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if m.Files >= 0 {
 		what = append(what, Plural(m.Files, "file"))
 	}
-	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), Seconds(took))
+	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "),
+		Seconds(took))
 	return err
 }
 
@@ -230,8 +233,8 @@ func RefName(ref, commit string) string {
 	return "empty"
 }
 
-// ReportChanges prints on stderr the name of the session that has the changes. The result on stdout is complete without this
-// line.
+// ReportChanges prints on stderr the name of the session that has the changes. The result on stdout is complete without
+// this line.
 func ReportChanges(a *App, m control.MountStatus, changed int64) {
 	what := Plural(changed, "changed path")
 	if changed == 0 {

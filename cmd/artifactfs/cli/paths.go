@@ -7,8 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// PathsIn converts paths, which are absolute or relative to the directory in the parameter from, to paths relative to the mount.
-// An empty list selects the whole mount. A path outside of the mount is an error of the command verb, with exit code 2.
+// PathsIn converts paths, which are absolute or relative to the directory in the parameter from, to paths relative to
+// the mount. An empty list selects the whole mount. A path outside of the mount is an error of the command verb, with
+// exit code 2.
 func PathsIn(verb, mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {
@@ -31,8 +32,9 @@ func PathsIn(verb, mount, from string, paths []string) ([]string, error) {
 			}
 		}
 		if !found {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: p, Cause: "path is not in the mount at " + mount,
-				Hint: "type PATHs relative to the current directory, or to the one of -C"}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: p,
+				Cause: "path is not in the mount at " + mount,
+				Hint:  "type PATHs relative to the current directory, or to the one of -C"}
 		}
 		if rel == "." {
 			return []string{}, nil // an empty list selects the whole mount
@@ -42,8 +44,8 @@ func PathsIn(verb, mount, from string, paths []string) ([]string, error) {
 	return inMount, nil
 }
 
-// DirectoryFlag returns the absolute path of the directory that a flag of the command verb names; "" if path is "". It is a usage error if
-// there is no such directory.
+// DirectoryFlag returns the absolute path of the directory that a flag of the command verb names; "" if path is "". It
+// is a usage error if there is no such directory.
 func DirectoryFlag(verb, flag, path string) (string, error) {
 	if path == "" {
 		return "", nil

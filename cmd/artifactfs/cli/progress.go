@@ -17,8 +17,9 @@ const (
 	plainPause = time.Second            // shortest interval between two plain lines of the same phase
 )
 
-// Progress shows the progress of an operation on stderr. On a terminal, the progress is one line that is redrawn. Otherwise it is
-// printed as plain lines, but only if verbose is set. Messages are printed in both cases, each on a separate line.
+// Progress shows the progress of an operation on stderr. On a terminal, the progress is one line that is redrawn.
+// Otherwise it is printed as plain lines, but only if verbose is set. Messages are printed in both cases, each on a
+// separate line.
 type Progress struct {
 	out      *os.File
 	terminal bool
@@ -37,7 +38,8 @@ type Progress struct {
 // NewProgress starts the display. The caller must call Stop.
 func (a *App) NewProgress() *Progress {
 	_, err := unix.IoctlGetTermios(int(a.Stderr.Fd()), unix.TCGETS)
-	p := &Progress{out: a.Stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(), quit: make(chan struct{})}
+	p := &Progress{out: a.Stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(),
+		quit: make(chan struct{})}
 	p.plain = a.Verbose && !p.terminal
 	if p.terminal {
 		p.done.Go(p.tick)
@@ -92,7 +94,8 @@ func (p *Progress) drawLocked() {
 		return
 	}
 	line := p.lineLocked()
-	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 && len(line) >= int(size.Col) {
+	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 &&
+		len(line) >= int(size.Col) {
 		line = line[:size.Col-1] // cut the line, because clearLocked clears only one line of the terminal
 	}
 	p.drawn = true
@@ -121,7 +124,8 @@ func describe(s control.Progress) string {
 	phase := OneLine(s.Phase)
 	switch {
 	case s.Total > 0:
-		return fmt.Sprintf("%s  %s of %s%s (%d %%)", phase, number(s.Done), number(s.Total), unit, min(s.Done, s.Total)*100/s.Total)
+		return fmt.Sprintf("%s  %s of %s%s (%d %%)", phase, number(s.Done), number(s.Total), unit,
+			min(s.Done, s.Total)*100/s.Total)
 	case s.Done > 0:
 		return fmt.Sprintf("%s  %s%s", phase, number(s.Done), unit)
 	}

@@ -17,7 +17,8 @@ type Choice[T ~string] struct {
 	words []T
 }
 
-// NewChoice returns a flag that sets *value to one of the words. Before it returns, NewChoice sets *value to the default, initial.
+// NewChoice returns a flag that sets *value to one of the words. Before it returns, NewChoice sets *value to the
+// default, initial.
 func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 	*value = initial
 	return &Choice[T]{value, words}
@@ -86,7 +87,8 @@ func SizeText(n int64) string {
 	return text
 }
 
-// ParseSize parses a number of bytes with an optional unit K, M, G or T (powers of 1024; "KiB" and "KB" mean the same as "K").
+// ParseSize parses a number of bytes with an optional unit K, M, G or T (powers of 1024; "KiB" and "KB" mean the same
+// as "K").
 func ParseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))
 	// "K", "KB" and "KiB" are the same unit.
@@ -100,7 +102,8 @@ func ParseSize(text string) (int64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	n = math.Floor(n * float64(int64(1)<<shift))
 	switch {
-	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts forms such as 0x1p4 that are not sizes
+	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"):
+		// ParseFloat accepts forms such as 0x1p4 that are not sizes
 		return 0, fmt.Errorf("invalid size; examples are 512M and 20G")
 	case n < 1:
 		return 0, fmt.Errorf("size must be at least one byte")
@@ -179,6 +182,7 @@ func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 // Set implements pflag.Value.
 func (m *metricsAddress) Set(text string) (err error) {
 	m.Address, err = metrics.ParseAddress(text)
-	m.Text = m.Address.String() // store the absolute form, because a worker, which receives this text, may run in another directory
+	// store the absolute form, because a worker, which receives this text, may run in another directory
+	m.Text = m.Address.String()
 	return err
 }

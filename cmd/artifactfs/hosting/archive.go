@@ -235,7 +235,8 @@ func setRetention(ctx context.Context, a *cli.App, x client.Extensions, namespac
 func printSteps(a *cli.App, s client.RetentionSteps, plan bool) error {
 	var failed error
 	if s.Error != nil {
-		failed = &control.Error{Code: control.ExitFailed, Verb: "apply", Object: "retention", Cause: *s.Error, Hint: "the next run tries again"}
+		failed = &control.Error{Code: control.ExitFailed, Verb: "apply", Object: "retention", Cause: *s.Error,
+			Hint: "the next run tries again"}
 	}
 	if a.JSON {
 		return errors.Join(cli.PrintJSON(a.Stdout, s), failed)

@@ -106,8 +106,9 @@ func stop(ctx context.Context, a *cli.App, o server.Options) error {
 		return explainServe(o, err)
 	}
 	if !found {
-		return &control.Error{Code: control.ExitFailed, Verb: "stop server", Object: o.Data, Cause: "no server is running with this directory",
-			Hint: "--data DIR selects another directory"}
+		return &control.Error{Code: control.ExitFailed, Verb: "stop server", Object: o.Data,
+			Cause: "no server is running with this directory",
+			Hint:  "--data DIR selects another directory"}
 	}
 	return printDone(a, "stopped", "server of "+o.Data)
 }

@@ -47,7 +47,8 @@ func (o *Connection) runRepo(a *cli.App, use func(cmd *cobra.Command, c *Access,
 		if err != nil {
 			return cli.Usage(cmd, err)
 		}
-		return o.run(a, func(cmd *cobra.Command, c *Access, args []string) error { return use(cmd, c, n, args[1:]) })(cmd, args)
+		return o.run(a, func(cmd *cobra.Command, c *Access, args []string) error { return use(cmd, c, n, args[1:]) })(cmd,
+			args)
 	}
 }
 
@@ -69,7 +70,8 @@ func (c *Access) confirm(a *cli.App, object string, yes bool) error {
 // printList reads a list from the server and prints it. With --json, it prints an object whose member key is the list.
 // Otherwise it prints a table with a line for each item, or nothing if the list is empty; tabs separate the columns of
 // header and of the lines. If limit is above 0, it is the maximum number of items.
-func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, error], header string, line func(T) string) error {
+func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, error], header string,
+	line func(T) string) error {
 	all := []T{}
 	for item, err := range items {
 		if err != nil {

@@ -1,5 +1,6 @@
-// Package hosting contains the command "serve", which runs the server, and the commands "repo", "token" and "namespace", which use the
-// REST API of any server. The command "mount --create" selects its server by the same flags (Connection).
+// Package hosting contains the command "serve", which runs the server, and the commands "repo", "token" and
+// "namespace", which use the REST API of any server. The command "mount --create" selects its server by the same flags
+// (Connection).
 package hosting
 
 import (
@@ -35,8 +36,9 @@ func (o *Connection) AddFlags(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.StringVar(&o.URL, "server", "", "use the server at `URL` (default: $ARTIFACTFS_SERVER, else the server that this\n"+
 		"user runs on this host)")
-	f.StringVar(&o.TokenFile, "server-token-file", "", "read the token for the server from `FILE` (default: $ARTIFACTFS_SERVER_TOKEN,\n"+
-		"else $ARTIFACTFS_SERVER_TOKEN_FILE, else the token of the server on this host)")
+	f.StringVar(&o.TokenFile, "server-token-file", "",
+		"read the token for the server from `FILE` (default: $ARTIFACTFS_SERVER_TOKEN,\n"+
+			"else $ARTIFACTFS_SERVER_TOKEN_FILE, else the token of the server on this host)")
 }
 
 // Dir returns the default data directory of a server.
@@ -56,7 +58,8 @@ func Connect(a *cli.App, o Connection) (*Access, error) {
 		return nil, err
 	}
 	if access.Client, err = client.New(client.Options{URL: at, Token: string(token)}); err != nil {
-		return nil, &control.Error{Code: control.ExitUsage, Cause: err.Error(), Hint: "an example is --server http://127.0.0.1:8790"}
+		return nil, &control.Error{Code: control.ExitUsage, Cause: err.Error(),
+			Hint: "an example is --server http://127.0.0.1:8790"}
 	}
 	return access, nil
 }
@@ -97,8 +100,9 @@ func (o Connection) resolve(a *cli.App) (access *Access, at string, token contro
 		return nil, "", "", err
 	}
 	if token, err = server.ReadToken(access.TokenFile); err != nil {
-		return nil, "", "", &control.Error{Code: control.ExitUsage, Verb: "read", Object: access.TokenFile, Cause: cli.Reason(err),
-			Hint: "name a file whose only line is the token"}
+		return nil, "", "", &control.Error{Code: control.ExitUsage, Verb: "read", Object: access.TokenFile,
+			Cause: cli.Reason(err),
+			Hint:  "name a file whose only line is the token"}
 	}
 	return access, at, token, nil
 }
@@ -135,7 +139,8 @@ func explain(c *Access, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnreachable):
 		out.Code, out.Kind = control.ExitRemote, control.CodeUnreachable
-		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects another server than " + c.URL()
+		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects another server than " +
+			c.URL()
 		return out
 	case !errors.As(err, &e):
 		return err
@@ -146,7 +151,8 @@ func explain(c *Access, err error) error {
 		out.Code, out.Kind = control.ExitRemote, control.CodeNotFound
 	case errors.Is(err, client.ErrDenied):
 		out.Code, out.Kind = control.ExitRemote, control.CodeAuth
-		out.Hint = "set $ARTIFACTFS_SERVER_TOKEN or --server-token-file to a token for " + c.URL() + "; tokens of repositories are for git only"
+		out.Hint = "set $ARTIFACTFS_SERVER_TOKEN or --server-token-file to a token for " + c.URL() +
+			"; tokens of repositories are for git only"
 	case errors.Is(err, client.ErrExists):
 		out.Kind = control.CodeConflict
 	case errors.Is(err, client.ErrInvalid):

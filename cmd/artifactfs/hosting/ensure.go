@@ -53,8 +53,8 @@ type Login struct {
 	Empty       bool // whether the repository has no refs
 }
 
-// Ensure creates a repository if it does not exist, and returns the login for it. The argument where is NAMESPACE/NAME, the URL of the
-// server followed by NAMESPACE/NAME, or the URL of the repository for git.
+// Ensure creates a repository if it does not exist, and returns the login for it. The argument where is NAMESPACE/NAME,
+// the URL of the server followed by NAMESPACE/NAME, or the URL of the repository for git.
 func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) (Login, error) {
 	at, n, err := parseWhere(where)
 	if err != nil {
@@ -260,7 +260,8 @@ func newToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if err != nil || c == nil {
 		return remote, err
 	}
-	t := client.CreateToken{Repo: n.repo, Scope: client.Write, TTL: commandTime, Label: labelOf("command"), Actor: session.Actor()}
+	t := client.CreateToken{Repo: n.repo, Scope: client.Write, TTL: commandTime, Label: labelOf("command"),
+		Actor: session.Actor()}
 	made, err := c.CreateToken(ctx, n.namespace, t)
 	if errors.Is(err, client.ErrDenied) {
 		t.Scope = client.Read
@@ -340,7 +341,8 @@ func parseWhere(where string) (at string, n name, err error) {
 		return "", n, errors.New("invalid URL of a repository: want a URL that starts with http:// or https://")
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", n, errors.New("invalid URL of a repository: it must end in NAMESPACE/NAME and must not contain credentials")
+		return "", n,
+			errors.New("invalid URL of a repository: it must end in NAMESPACE/NAME and must not contain credentials")
 	}
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	if len(parts) < 2 {

@@ -22,7 +22,8 @@ func NamespaceCommand(a *cli.App) *cobra.Command {
 a missing namespace automatically.`,
 		Example: `  artifactfs namespace create team
   artifactfs namespace list`,
-	}, namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
+	}, namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o),
+		namespaceDeleteCommand(a, &o),
 		namespaceTokenCommand(a, &o), namespaceRetentionCommand(a, &o))
 }
 

@@ -64,14 +64,18 @@ Each flag can be set by an environment variable, for example --objects by $ARTIF
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Listen, "listen", relay.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0: any free one")
-	f.StringSliceVar(&o.Allow, "allow", nil, "serve the remotes at and below `URL`, a list; '*': all (default: all if --listen is a\n"+
-		"loopback address)")
+	f.StringSliceVar(&o.Allow, "allow", nil,
+		"serve the remotes at and below `URL`, a list; '*': all (default: all if --listen is a\n"+
+			"loopback address)")
 	f.StringVar(&o.Data, "data", "", "store contents in `DIR` (default: relay in the state directory)")
-	f.Var((*cli.Size)(&o.CacheSize), "cache-size", "maximum `SIZE` of the contents in DIR, at least "+cli.SizeText(relay.LeastCacheSize)+
-		"; those that were not\nused for the longest time are removed (default "+cli.SizeText(relay.DefaultCacheSize)+")")
-	f.StringVar(&o.Objects, "objects", "", "also store contents at `URL`, s3://BUCKET/PREFIX or a directory, which relays share\n"+
-		"(default: nowhere else)")
-	f.StringVar(&o.TLSCert, "tls-cert", "", "serve https with the certificate in `FILE`, which is read again when it changes")
+	f.Var((*cli.Size)(&o.CacheSize), "cache-size",
+		"maximum `SIZE` of the contents in DIR, at least "+cli.SizeText(relay.LeastCacheSize)+
+			"; those that were not\nused for the longest time are removed (default "+cli.SizeText(relay.DefaultCacheSize)+")")
+	f.StringVar(&o.Objects, "objects", "",
+		"also store contents at `URL`, s3://BUCKET/PREFIX or a directory, which relays share\n"+
+			"(default: nowhere else)")
+	f.StringVar(&o.TLSCert, "tls-cert", "",
+		"serve https with the certificate in `FILE`, which is read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with the key of the certificate")
 	f.StringVar(&o.CAFile, "ca-file", "", "for git servers, trust the certificates in `FILE` and not those of the system")
 	return cmd
@@ -105,7 +109,8 @@ func completeRelay(a *cli.App, o *relay.Options) error {
 		o.CacheSize = relay.DefaultCacheSize
 	}
 	if o.CacheSize < relay.LeastCacheSize {
-		return fmt.Errorf("invalid size %s for --cache-size: want at least %s", cli.SizeText(o.CacheSize), cli.SizeText(relay.LeastCacheSize))
+		return fmt.Errorf("invalid size %s for --cache-size: want at least %s", cli.SizeText(o.CacheSize),
+			cli.SizeText(relay.LeastCacheSize))
 	}
 	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {

@@ -91,7 +91,8 @@ artifactfs mount --create creates a repository too, and makes and renews the tok
 	f.StringVar(&r.DefaultBranch, "default-branch", "", "`NAME` of the branch that HEAD names (default main)")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse every push")
 	f.StringVar(&r.ObjectFormat, "object-format", "", "`FORMAT` of object ids: sha1 or sha256 (default sha1)")
-	f.StringVar(&base.URL, "base-url", "", "for a thin session, `URL` of the repository that has the objects of the base\ncommit")
+	f.StringVar(&base.URL, "base-url", "",
+		"for a thin session, `URL` of the repository that has the objects of the base\ncommit")
 	f.StringVar(&base.Commit, "base-commit", "", "`ID` of the base commit")
 	f.BoolVar(&mayExist, "exist-ok", false, "if the repository exists, show it, without a new token, and succeed")
 	return cmd
@@ -113,7 +114,8 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 		Args: cli.Arguments(1, 1, "NAMESPACE"),
 		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			l.Limit = 200
-			return printList(a, "repos", limit, reposOf(cmd.Context(), c, args[0], l), "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
+			return printList(a, "repos", limit, reposOf(cmd.Context(), c, args[0], l),
+				"NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
 				func(r client.Repo) string {
 					return columns(r.Name, r.DefaultBranch, cli.OrDash(r.Status), pushed(r), cli.OrDash(r.Source), r.Remote)
 				})
@@ -128,8 +130,8 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 	return cmd
 }
 
-// reposOf returns the repositories of a namespace. If the namespace does not exist, it returns an error; the REST API returns an empty
-// list.
+// reposOf returns the repositories of a namespace. If the namespace does not exist, it returns an error; the REST API
+// returns an empty list.
 func reposOf(ctx context.Context, c *Access, namespace string, l client.ListRepos) iter.Seq2[client.Repo, error] {
 	return func(yield func(client.Repo, error) bool) {
 		empty := true

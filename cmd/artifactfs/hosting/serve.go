@@ -93,43 +93,56 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f.SortFlags = false
 	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0: any free one")
 	f.StringVar(&o.Data, "data", "", "store everything in `DIR` (default: server in the state directory)")
-	f.StringVar(&o.Database, "database", "", "store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
+	f.StringVar(&o.Database, "database", "",
+		"store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
 	f.StringVar(&o.Objects, "objects", "", "store git objects at `URL`, s3://BUCKET/PREFIX (default: a directory in DIR)")
-	f.StringVar(&o.PublicURL, "public-url", "", "`URL` by which clients reach the server, if a proxy forwards their requests")
-	f.Var(&o.Proxies, "trusted-proxy", "record the client that X-Forwarded-For names if the request comes from `CIDR`, a\n"+
-		"list of addresses and networks of proxies")
-	f.StringVar(&o.TLSCert, "tls-cert", "", "serve https with the certificate in `FILE`, which is read again when it changes")
+	f.StringVar(&o.PublicURL, "public-url", "",
+		"`URL` by which clients reach the server, if a proxy forwards their requests")
+	f.Var(&o.Proxies, "trusted-proxy",
+		"record the client that X-Forwarded-For names if the request comes from `CIDR`, a\n"+
+			"list of addresses and networks of proxies")
+	f.StringVar(&o.TLSCert, "tls-cert", "",
+		"serve https with the certificate in `FILE`, which is read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with the key of the certificate")
 	f.StringVar(&o.AdminTokenFile, "admin-token-file", "", "`FILE` with the admin token; created if it does not exist\n"+
 		"(default: admin-token in DIR)")
-	f.BoolVar(&o.newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
-	f.StringVar(&o.Account, "account", "", "`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
-		"id, which is stored at the first start)")
+	f.BoolVar(&o.newToken, "new-admin-token", false,
+		"make another admin token, print it, and end; the server may be running")
+	f.StringVar(&o.Account, "account", "",
+		"`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
+			"id, which is stored at the first start)")
 	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: for repo import --secret NAME, the file\n"+
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
-	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
+	f.StringVar(&o.CAFile, "ca-file", "",
+		"for imports and webhooks, trust the certificates in `FILE` and not those of the system")
 	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
 		"(default: allow if --listen is a loopback address, and there is\n"+
 		"no --public-url and no --trusted-proxy)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
-	f.IntVar(&o.Git.Processes, "git-processes", 0, "run `N` clones, fetches and pushes at a time, and let others wait (default: 16 for each\n"+
-		"processor); a repository gets half of them, a namespace three quarters")
+	f.IntVar(&o.Git.Processes, "git-processes", 0,
+		"run `N` clones, fetches and pushes at a time, and let others wait (default: 16 for each\n"+
+			"processor); a repository gets half of them, a namespace three quarters")
 	f.DurationVar(&o.Git.Time, "git-time", 0, "end a clone, fetch or push after `TIME` (default 1h)")
-	f.Var((*cli.Size)(&o.GitMemory), "git-memory", "memory that each process of git can allocate at most, at least 64M (default 2G).\n"+
-		"All together can allocate 5/8 of the memory of the machine or control group")
+	f.Var((*cli.Size)(&o.GitMemory), "git-memory",
+		"memory that each process of git can allocate at most, at least 64M (default 2G).\n"+
+			"All together can allocate 5/8 of the memory of the machine or control group")
 	f.Var((*cli.Size)(&o.Git.Push), "max-push-size", "refuse pushes that are larger than `SIZE` (default 4G)")
-	f.Var(&o.Quotas, "namespace-quota", "`QUOTAS` of each namespace, such as bytes=10000000000,repositories=1000,refs=100000,\n"+
-		"requests=6000 (in a minute, to each server); what exceeds one is refused\n"+
-		"(default: none)")
-	f.Var((*cli.Size)(&o.MaxEntries), "max-cache-size", "remove the oldest cache entries (artifactfs session cache) of each\n"+
-		"repository that has more than `SIZE` of them (default: only those that have expired)")
-	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
-		"server.log in DIR")
+	f.Var(&o.Quotas, "namespace-quota",
+		"`QUOTAS` of each namespace, such as bytes=10000000000,repositories=1000,refs=100000,\n"+
+			"requests=6000 (in a minute, to each server); what exceeds one is refused\n"+
+			"(default: none)")
+	f.Var((*cli.Size)(&o.MaxEntries), "max-cache-size",
+		"remove the oldest cache entries (artifactfs session cache) of each\n"+
+			"repository that has more than `SIZE` of them (default: only those that have expired)")
+	f.BoolVar(&o.background, "background", false,
+		"start the server in the background, and return when it is ready; its log is\n"+
+			"server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
 	f.BoolVar(&o.detached, "detached", false, "")
 	f.BoolVar(&o.terminal, "terminal", false, "")
 	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
-	choiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation", "cloudflare")
+	choiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation",
+		"cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
 	for _, hidden := range []string{"import-http", "detached", "terminal", "upkeep"} {
 		if err := f.MarkHidden(hidden); err != nil {
@@ -192,7 +205,8 @@ func completeServe(a *cli.App, o *server.Options) error {
 	case o.Git.Time < 0:
 		return fmt.Errorf("invalid time %s for --git-time: want more than 0", o.Git.Time)
 	case o.GitMemory != 0 && o.GitMemory < leastMemory:
-		return fmt.Errorf("invalid size %s for --git-memory: want at least %s", cli.SizeText(o.GitMemory), cli.SizeText(leastMemory))
+		return fmt.Errorf("invalid size %s for --git-memory: want at least %s", cli.SizeText(o.GitMemory),
+			cli.SizeText(leastMemory))
 	case o.Account != "" && !account.MatchString(o.Account):
 		return fmt.Errorf("invalid account %q: want 32 hexadecimal digits", o.Account)
 	}
@@ -309,7 +323,8 @@ func announce(a *cli.App, o serveOptions, s *server.Server) error {
 		cli.PrintLine(a.Stdout, "public", "%s", s.Public)
 	}
 	if o.Data != Dir(a) {
-		cli.PrintLine(a.Stdout, "use", "export ARTIFACTFS_SERVER=%s ARTIFACTFS_SERVER_TOKEN_FILE=%s", s.URL, cli.ShellWord(s.TokenFile))
+		cli.PrintLine(a.Stdout, "use", "export ARTIFACTFS_SERVER=%s ARTIFACTFS_SERVER_TOKEN_FILE=%s", s.URL,
+			cli.ShellWord(s.TokenFile))
 	}
 	return nil
 }

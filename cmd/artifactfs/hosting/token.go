@@ -39,7 +39,8 @@ func parseRule(text string) (client.RefRule, error) {
 	}
 	for _, d := range r.Deny {
 		if !slices.Contains(denials, d) {
-			return r, fmt.Errorf("--refs %s: want GLOB or GLOB=DENIAL, where DENIAL is one of %s", text, strings.Join(denials, ", "))
+			return r, fmt.Errorf("--refs %s: want GLOB or GLOB=DENIAL, where DENIAL is one of %s", text,
+				strings.Join(denials, ", "))
 		}
 	}
 	if glob == "" {
@@ -88,7 +89,8 @@ A glob, such as refs/heads/x-*, matches full names of refs; ** at its end matche
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 1h or 30d, from 1m to 365d (default 1d)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
 	f.StringVar(&t.Actor, "actor", "", "`NAME` of the user or program that will use the token")
-	f.StringVar(&t.Session, "for-session", "", "restrict the token to the refs that the session `NAME` writes; not with --refs")
+	f.StringVar(&t.Session, "for-session", "",
+		"restrict the token to the refs that the session `NAME` writes; not with --refs")
 	f.StringArrayVar(&rules, "refs", nil, "restrict the token to the refs that match `GLOB`, or GLOB=DENIAL+DENIAL")
 	return cmd
 }
@@ -105,7 +107,8 @@ func tokenListCommand(a *cli.App, o *Connection) *cobra.Command {
   artifactfs token list team/app --which all --json`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
-			return printList(a, "tokens", 0, c.Tokens(cmd.Context(), n.namespace, n.repo, state), "ID\tSCOPE\tSTATE\tEXPIRES\tLABEL\tSESSION",
+			return printList(a, "tokens", 0, c.Tokens(cmd.Context(), n.namespace, n.repo, state),
+				"ID\tSCOPE\tSTATE\tEXPIRES\tLABEL\tSESSION",
 				func(t client.Token) string {
 					return columns(t.ID, t.Scope, t.State, localTime(t.Expires), cli.OrDash(t.Label), cli.OrDash(t.Session))
 				})

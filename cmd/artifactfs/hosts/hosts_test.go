@@ -22,7 +22,8 @@ func TestResolve(t *testing.T) {
 		}
 		return path
 	}
-	file := write("hosts.json", `[{"targets": ["c:1", "a:9464"], "labels": {"zone": "x"}}, {"targets": ["unix:/run/m.sock"]}]`)
+	file := write("hosts.json",
+		`[{"targets": ["c:1", "a:9464"], "labels": {"zone": "x"}}, {"targets": ["unix:/run/m.sock"]}]`)
 	for list, want := range map[string]string{
 		"b:1":                         "b:1",
 		" b:1 , a:2,b:1,":             "a:2 b:1",
@@ -31,8 +32,9 @@ func TestResolve(t *testing.T) {
 		"unix:/x.sock":                "unix:/x.sock",
 		"dns:localhost:9464,dns:::80": "error", // an item is refused before its neighbours are used
 		"":                            "error", ",": "error", "a": "error", "a:0": "error", "a:http": "error", ":1": "error",
-		filepath.Join(dir, "missing.json"): "error", write("bad.json", "{"): "error", write("worse.json", `[{"targets": ["a"]}]`): "error",
-		write("empty.json", `[]`): "error",
+		filepath.Join(dir, "missing.json"): "error", write("bad.json", "{"): "error",
+		write("worse.json", `[{"targets": ["a"]}]`): "error",
+		write("empty.json", `[]`):                   "error",
 	} {
 		got, err := Resolve(t.Context(), list)
 		if text := strings.Join(got, " "); err == nil && text != want || err != nil && want != "error" {
@@ -80,7 +82,8 @@ process_start_time_seconds %d
 `
 
 func TestSample(t *testing.T) {
-	good := answers(t, fmt.Sprintf(metricsText, 100, 10, 1), fmt.Sprintf(metricsText, 300, 60, 1), fmt.Sprintf(metricsText, 50, 0, 2))
+	good := answers(t, fmt.Sprintf(metricsText, 100, 10, 1), fmt.Sprintf(metricsText, 300, 60, 1),
+		fmt.Sprintf(metricsText, 50, 0, 2))
 	other := answers(t, "x 1\n")
 	broken := answers(t, "artifactfs_mounts{\n")
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +104,8 @@ func TestSample(t *testing.T) {
 		t.Errorf("host that does not listen: got the error %q", all[3].Error)
 	}
 	h := all[0]
-	if h.Version != "v1" || h.Mounts != 4 || h.Degraded != 1 || h.Failed != 2 || h.PendingSessions != 1 || h.PendingSeconds != 70 ||
+	if h.Version != "v1" || h.Mounts != 4 || h.Degraded != 1 || h.Failed != 2 || h.PendingSessions != 1 ||
+		h.PendingSeconds != 70 ||
 		h.MemoryBytes != 1000 || h.Errors != 4 || h.ReceivedBytes != 50 || h.Rates != nil {
 		t.Errorf("first sample: got %+v", h)
 	}
@@ -125,8 +129,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// nameServer answers every question with one record: for SRV the target node-1.fleet.example with port 9464, else the address 192.0.2.7.
-// The forms of messages and records are those of RFC 1035 and RFC 2782.
+// nameServer answers every question with one record: for SRV the target node-1.fleet.example with port 9464, else the
+// address 192.0.2.7. The forms of messages and records are those of RFC 1035 and RFC 2782.
 func nameServer(t *testing.T) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -175,7 +179,8 @@ func TestNames(t *testing.T) {
 	}}
 	defer func() { resolver = net.DefaultResolver }()
 	for list, want := range map[string]string{
-		"srv:_metrics._tcp.artifactfs.example.": "node-1.fleet.example:9464", "dns:artifactfs.example.:9464": "192.0.2.7:9464",
+		"srv:_metrics._tcp.artifactfs.example.": "node-1.fleet.example:9464",
+		"dns:artifactfs.example.:9464":          "192.0.2.7:9464",
 	} {
 		got, err := Resolve(t.Context(), list)
 		if err != nil || strings.Join(got, " ") != want {

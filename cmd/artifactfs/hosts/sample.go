@@ -22,7 +22,8 @@ const (
 	maxAnswer  = 64 << 20 // maximum size of an answer in bytes
 )
 
-// Host is the state of the daemon of one host. Rates are averages since the previous sample; they are nil in the first one.
+// Host is the state of the daemon of one host. Rates are averages since the previous sample; they are nil in the first
+// one.
 type Host struct {
 	Target string `json:"host"`
 	Up     bool   `json:"up"`              // whether the daemon answered
@@ -179,7 +180,8 @@ func (s *Sampler) get(ctx context.Context, target string) (*http.Response, error
 		request.Header.Set("Authorization", "Bearer "+s.Token)
 	}
 	// A redirect would send the token to another host.
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return client.Do(request)
 }
 

@@ -28,8 +28,9 @@ type flags struct {
 // add adds to cmd the flags that select the session and the session remote.
 func (f *flags) add(a *cli.App, cmd *cobra.Command) {
 	cmd.Flags().SortFlags = false
-	cmd.Flags().StringVarP(&f.of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
-		"(`DIR|SESSION`; default: the current directory)")
+	cmd.Flags().StringVarP(&f.of, "of", "C", "",
+		"use the session that is mounted at or above DIR, or that has the name SESSION\n"+
+			"(`DIR|SESSION`; default: the current directory)")
 	name := func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }
 	sessions := a.CompleteListed(1<<10, name, cobra.ShellCompDirectiveDefault)
 	if err := cmd.RegisterFlagCompletionFunc("of", sessions); err != nil {
@@ -162,7 +163,8 @@ func run(ctx context.Context, a *cli.App, f flags) error {
 
 // find fills the request r with the session remote: the remote of a mounted session, or the value of --session-remote.
 // It returns the mount and a client of the daemon; without a mount, it returns nil for the mount.
-func (f *flags) find(ctx context.Context, a *cli.App, r *control.SessionLocksRequest) (*control.Client, *cli.Served, error) {
+func (f *flags) find(ctx context.Context, a *cli.App,
+	r *control.SessionLocksRequest) (*control.Client, *cli.Served, error) {
 	remote, err := cli.FarRemote(r.Op, f.remote)
 	if err != nil {
 		return nil, nil, err
@@ -214,14 +216,16 @@ func show(a *cli.App, op string, r control.SessionLocksReply, now time.Time) err
 		case op == control.LockRelease:
 			fmt.Fprintf(a.Stdout, "unlocked %s, which %s had locked\n", cli.OneLine(l.Pattern), holder(l))
 		default:
-			fmt.Fprintf(a.Stdout, "locked %s until %s (%s)\n", cli.OneLine(l.Pattern), l.Expires.Local().Format(time.DateTime), l.ID)
+			fmt.Fprintf(a.Stdout, "locked %s until %s (%s)\n", cli.OneLine(l.Pattern), l.Expires.Local().Format(time.DateTime),
+				l.ID)
 		}
 	}
 	for _, path := range r.Changed {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", cli.OneLine(path))
 	}
 	if op == control.LockAcquire && r.Mode != "refuse" {
-		fmt.Fprintf(a.Stderr, "artifactfs: the policy of the session remote says %q: other mounts do not refuse changes\n", r.Mode)
+		fmt.Fprintf(a.Stderr, "artifactfs: the policy of the session remote says %q: other mounts do not refuse changes\n",
+			r.Mode)
 	}
 	return nil
 }
@@ -242,7 +246,8 @@ func list(out io.Writer, r control.SessionLocksReply, now time.Time) error {
 		return cli.Printed(err)
 	}
 	for _, f := range r.Forced {
-		fmt.Fprintf(out, "%s: %s released %s of %s: %s\n", f.Time.Local().Format(time.DateTime), cli.OneLine(f.Actor+"@"+f.Host),
+		fmt.Fprintf(out, "%s: %s released %s of %s: %s\n", f.Time.Local().Format(time.DateTime),
+			cli.OneLine(f.Actor+"@"+f.Host),
 			cli.OneLine(f.Lock.Pattern), holder(f.Lock), cli.OneLine(f.Reason))
 	}
 	return nil

@@ -39,7 +39,8 @@ func (p *policy) Set(text string) error {
 		} else if d < leastPolicyInterval {
 			return fmt.Errorf("interval must be at least %s", leastPolicyInterval)
 		}
-	} else if !slices.Contains([]control.Policy{control.PolicyOff, control.PolicyIdle, control.PolicyBeforeRisk}, control.Policy(text)) {
+	} else if !slices.Contains([]control.Policy{control.PolicyOff, control.PolicyIdle, control.PolicyBeforeRisk},
+		control.Policy(text)) {
 		return fmt.Errorf("must be one of %s", policyWords)
 	}
 	*p = policy(text)
@@ -87,8 +88,8 @@ func (c *commandWords) Set(text string) (err error) {
 	return err
 }
 
-// splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as in a shell;
-// all other characters are ordinary. It returns an error for an unclosed quote and for an empty command.
+// splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as
+// in a shell; all other characters are ordinary. It returns an error for an unclosed quote and for an empty command.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
 	inside, quote, escaped := false, rune(0), false
@@ -144,10 +145,11 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 		"`PATTERN` of the names that branches get on the session remote; as-is: the\n"+
 			"same names, and branches are only fast-forwarded (default\n"+
 			session.DefaultBranches+"; as-is if the repository was created for the\nsession or was empty)")
-	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never); before-risk (before git\n"+
-		"commands that may discard changes); idle (before-risk, and 2 s after the last\n"+
-		"write); interval=30s (at this interval, if something has changed); idle and\n"+
-		"interval also when git has moved a branch, HEAD or a stash (default idle)")
+	f.Var((*policy)(&s.Policy), "checkpoint",
+		"when to make checkpoints automatically: off (never); before-risk (before git\n"+
+			"commands that may discard changes); idle (before-risk, and 2 s after the last\n"+
+			"write); interval=30s (at this interval, if something has changed); idle and\n"+
+			"interval also when git has moved a branch, HEAD or a stash (default idle)")
 	f.Var((*baseMode)(&s.Base), "session-base",
 		"how the session remote refers to the history of REMOTE: shared (the session\n"+
 			"remote contains the history), thin (it stores only URL and commit), seed (the\n"+
@@ -160,10 +162,12 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	f.StringVar(&s.Identity, "identity", "",
 		"`NAME` that only one running sandbox has at a time, such as the name of a\n"+
 			"container: a mount with the same name resumes the session without --take-over")
-	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints contain even if git ignores them or they look\n"+
-		"like secrets")
+	f.StringSliceVar(&s.Include, "include", nil,
+		"`GLOB`s of paths that checkpoints contain even if git ignores them or they look\n"+
+			"like secrets")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints do not contain")
-	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "also include files that look like secrets (.env, *.pem, ...) in checkpoints")
+	f.BoolVar(&s.NoDenyList, "no-deny-list", false,
+		"also include files that look like secrets (.env, *.pem, ...) in checkpoints")
 	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size",
 		"leave new files that are larger out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
 	f.StringVar(&r.At, "at", "", "mount the checkpoint `ID` of --session, read-only")

@@ -49,15 +49,17 @@ func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
 	f.Lookup("create").NoOptDefVal = string(createRemote)
 	f.StringVar(&o.server.URL, "server", "", "server of --create at `URL` (default: that of the argument, else\n"+
 		"$ARTIFACTFS_SERVER, else the server of this user on this host)")
-	f.StringVar(&o.server.TokenFile, "server-token-file", "", "read the token for the server of --create from `FILE` (default:\n"+
-		"$ARTIFACTFS_SERVER_TOKEN, else that of the server on this host)")
+	f.StringVar(&o.server.TokenFile, "server-token-file", "",
+		"read the token for the server of --create from `FILE` (default:\n"+
+			"$ARTIFACTFS_SERVER_TOKEN, else that of the server on this host)")
 	cli.CompleteFlag(cmd, "create", string(createRemote), string(createSession), string(createBoth))
 }
 
 // createRepos creates the repositories that --create names, and adds their login to the request. For other
 // repositories, logIn adds the login. createRepos returns the arguments, in which REMOTE is replaced by the URL of the
 // created repository.
-func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string, a *cli.App) ([]string, error) {
+func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string,
+	a *cli.App) ([]string, error) {
 	r := &o.Request
 	if o.create == createNothing {
 		return args, nil
@@ -65,7 +67,9 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	if o.create != createSession {
 		switch {
 		case r.TokenFile != "" || r.Token != "":
-			return nil, cli.Usage(cmd, errors.New("--create makes the token for REMOTE itself: remove --token-file and unset $ARTIFACTFS_TOKEN"))
+			return nil,
+				cli.Usage(cmd,
+					errors.New("--create makes the token for REMOTE itself: remove --token-file and unset $ARTIFACTFS_TOKEN"))
 		case args[0] == "":
 			return nil, cli.Usage(cmd, errors.New("--create needs REMOTE, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME"))
 		}
@@ -89,7 +93,9 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	}
 	switch r.SessionOptions.Remote {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		return nil, cli.Usage(cmd, fmt.Errorf("--create=%s needs --session-remote, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME", o.create))
+		return nil,
+			cli.Usage(cmd, fmt.Errorf("--create=%s needs --session-remote, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME",
+				o.create))
 	}
 	if r.SessionTokenFile != "" || r.SessionToken != "" {
 		return nil, cli.Usage(cmd, fmt.Errorf("--create=%s makes the token for the session remote itself: "+
@@ -120,7 +126,8 @@ func (o *MountOptions) logIn(ctx context.Context, a *cli.App, remote string) (er
 	}{
 		{remote, r.Token != "" || r.TokenFile != "" || o.create == createRemote || o.create == createBoth,
 			hosting.Use{ReadOnly: r.ReadOnly}, &r.TokenFile},
-		{r.SessionOptions.Remote, r.SessionToken != "" || r.SessionTokenFile != "" || o.create == createSession || o.create == createBoth,
+		{r.SessionOptions.Remote, r.SessionToken != "" || r.SessionTokenFile != "" || o.create == createSession ||
+			o.create == createBoth,
 			hosting.Use{ReadOnly: r.ReadOnly, Session: r.Session}, &r.SessionTokenFile},
 	} {
 		if part.given {

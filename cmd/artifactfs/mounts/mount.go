@@ -159,27 +159,35 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&r.Ref, "ref", "", "`NAME` of a branch, a tag or a ref, or id of a commit (default: the remote's HEAD)")
 	f.StringVar(&r.Session, "session", "", "`NAME` of the session to resume or create (default: derived from REMOTE\n"+
 		"and DIR; with --read-only: none)")
-	f.StringVar(&o.follow, "follow", "", "move with `BRANCH` on the remote (no value: the mounted branch), while the\nmount has no changes")
+	f.StringVar(&o.follow, "follow", "",
+		"move with `BRANCH` on the remote (no value: the mounted branch), while the\nmount has no changes")
 	f.Lookup("follow").NoOptDefVal = followMounted
-	f.DurationVar(&r.FollowInterval, "follow-interval", follow.DefaultInterval, "`INTERVAL` at which --follow polls the remote")
+	f.DurationVar(&r.FollowInterval, "follow-interval", follow.DefaultInterval,
+		"`INTERVAL` at which --follow polls the remote")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
-	f.StringSliceVar(&r.Redirects, "redirect", nil, "comma-separated `PATH`s in the mount whose contents are stored outside of it")
+	f.StringSliceVar(&r.Redirects, "redirect", nil,
+		"comma-separated `PATH`s in the mount whose contents are stored outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount the submodules at their paths, recursively")
 	f.Var(cli.NewChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir",
 		"location of the git directory: below the state directory,\nor .git in the mount, for containers (requires root)")
 	f.Var(cli.NewChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait",
 		"return when the root directory is readable (tree), when git\nworks too (git), or when --prefetch has also finished (all)")
-	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone),
+	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull,
+		control.HistoryNone),
 		"history", "when to fetch the older commits: after mount has\nreturned, before mount returns, or never")
-	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
-		"prefetch", "contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
+	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll,
+		control.PrefetchNone),
+		"prefetch",
+		"contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
 	f.Var(&o.budget, "prefetch-budget",
 		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(contents.DefaultBudget)+")")
 	f.StringVar(&r.Profile, "profile", readprofile.Auto, "`NAME` of the read profile: prefetch the files that it lists,\n"+
 		"and record those that programs read now (none: do neither)")
-	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")
+	f.BoolVar(&r.ShareProfile, "share-profile", false,
+		"keep the read profile on the session remote too, for other machines")
 	f.Var(&o.cache, "cache-size",
-		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
+		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+
+			cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.StringVar(&r.StoreFrom, "store-from", "",
 		"before the remote is asked, read what another daemon has fetched from its state\n"+
 			"directory `DIR`, such as that of the host, read-only in a container")
@@ -188,10 +196,12 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.Via, "via", "", "reach REMOTE through the relay at `URL`, and directly if the relay fails; http\n"+
 		"and https remotes only (artifactfs relay --help)")
-	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever the remote refuses it")
+	f.StringVar(&r.TokenFile, "token-file", "",
+		"read the token for the remote from `FILE`, again whenever the remote refuses it")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
 		"the same `FILE` for the session remote (default: the token for the remote, if\nboth are on the same host)")
-	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` of the owner of all files in the mount (default: the caller's)")
+	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()),
+		"user `ID` of the owner of all files in the mount (default: the caller's)")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` of all files in the mount (default: the caller's)")
 	f.BoolVar(&r.GroupWrite, "group-write", false, "let the group of --gid do all that the owner may do with the files")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
@@ -262,24 +272,26 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	return completeRequest(r, args)
 }
 
-// InheritedDevice returns the file /dev/fuse, which a more privileged program has opened and passed to this process as the
-// descriptor fd. It returns a usage error if fd refers to another file.
+// InheritedDevice returns the file /dev/fuse, which a more privileged program has opened and passed to this process as
+// the descriptor fd. It returns a usage error if fd refers to another file.
 func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // /dev/fuse has the number 10:229
+	// /dev/fuse has the number 10:229
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) {
 		err = errors.New("descriptor is not an open /dev/fuse")
 	}
 	if err != nil {
-		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
-			Hint: "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
+		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd),
+			Cause: err.Error(),
+			Hint:  "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
 	}
 	unix.CloseOnExec(fd) // without this, a child process that inherits the descriptor would keep the mount alive
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// completeRequest adds the arguments to the request. It makes paths absolute, because the daemon runs in another directory. It
-// checks that the token files exist, but does not read them: the daemon reads them.
+// completeRequest adds the arguments to the request. It makes paths absolute, because the daemon runs in another
+// directory. It checks that the token files exist, but does not read them: the daemon reads them.
 func completeRequest(r *control.MountRequest, args []string) error {
 	fail := func(object, cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
@@ -291,7 +303,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
 	if _, err := via.New(r.Via); r.Via != "" && err != nil {
-		return fail("--via "+r.Via, err.Error(), "name the URL that artifactfs relay prints, such as http://relay.example.org:9428")
+		return fail("--via "+r.Via, err.Error(),
+			"name the URL that artifactfs relay prints, such as http://relay.example.org:9428")
 	}
 	if r.Timeout < 0 {
 		return fail("", "--timeout must not be negative", "")
@@ -314,7 +327,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 		r.Remote = abs
 	}
-	for flag, file := range map[string]*string{"--token-file ": &r.TokenFile, "--session-token-file ": &r.SessionTokenFile} {
+	for flag, file := range map[string]*string{"--token-file ": &r.TokenFile,
+		"--session-token-file ": &r.SessionTokenFile} {
 		if *file == "" {
 			continue
 		}
@@ -341,8 +355,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	// The status must show the real path of the directory, because the mount table contains that path. If the directory is already
-	// mounted through the inherited device, it must not be accessed, because no process answers the requests of this mount yet.
+	// The status must show the real path of the directory, because the mount table contains that path. If the directory is
+	// already mounted through the inherited device, it must not be accessed, because no process answers the requests of
+	// this mount yet.
 	real := ""
 	if r.Device == nil {
 		real, _ = filepath.EvalSymlinks(abs)
@@ -364,7 +379,8 @@ func completeRedirects(r *control.MountRequest) error {
 	if !r.RedirectsOnly {
 		file, err := config.Read(config.UserFile())
 		if err != nil {
-			return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `the file may contain redirect = ["PATH", ...]`}
+			return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(),
+				Hint: `the file may contain redirect = ["PATH", ...]`}
 		}
 		r.Redirects = file.Redirect
 	}
@@ -373,13 +389,14 @@ func completeRedirects(r *control.MountRequest) error {
 	}
 	var err error
 	if r.Redirects, err = config.Paths(r.Redirects); err != nil {
-		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect: " + err.Error(), Hint: "artifactfs mount --help"}
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect: " + err.Error(),
+			Hint: "artifactfs mount --help"}
 	}
 	return nil
 }
 
-// completeStoreFrom checks the directory of --store-from. Without the flag, it reads the directory from the user's configuration; that
-// directory need not exist, because the same configuration may be used on hosts without it.
+// completeStoreFrom checks the directory of --store-from. Without the flag, it reads the directory from the user's
+// configuration; that directory need not exist, because the same configuration may be used on hosts without it.
 func completeStoreFrom(r *control.MountRequest) (err error) {
 	if r.StoreFrom != "" {
 		r.StoreFrom, err = cli.DirectoryFlag("mount", "--store-from", r.StoreFrom)
@@ -387,7 +404,8 @@ func completeStoreFrom(r *control.MountRequest) (err error) {
 	}
 	file, err := config.Read(config.UserFile())
 	if err != nil {
-		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `the file may contain store_from = "DIR"`}
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(),
+			Hint: `the file may contain store_from = "DIR"`}
 	}
 	r.StoreFrom = file.StoreFrom
 	return nil
@@ -424,9 +442,10 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	return cli.PrintMount(a, reply, time.Since(start))
 }
 
-// MountInBackground requests a mount from the shared daemon, which it starts if necessary. It calls the function show with the
-// progress. If the daemon exits between its start and the request, MountInBackground tries a second time.
-func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+// MountInBackground requests a mount from the shared daemon, which it starts if necessary. It calls the function show
+// with the progress. If the daemon exits between its start and the request, MountInBackground tries a second time.
+func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest,
+	show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.EnsureDaemon(ctx)
 		if err != nil {

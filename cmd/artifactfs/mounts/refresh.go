@@ -112,7 +112,8 @@ func distanceText(r control.RefreshReply) string {
 	case *r.Behind == 0:
 		return ", " + cli.Plural(*r.Ahead, "commit") + " behind"
 	}
-	return fmt.Sprintf("; they have diverged: %s and %s are on one side only", cli.Plural(*r.Ahead, "commit"), cli.Plural(*r.Behind, "commit"))
+	return fmt.Sprintf("; they have diverged: %s and %s are on one side only", cli.Plural(*r.Ahead, "commit"),
+		cli.Plural(*r.Behind, "commit"))
 }
 
 // refreshHint returns what the user can do if a refresh has not updated the branch, or "" if there is nothing to do. It

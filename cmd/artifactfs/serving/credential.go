@@ -61,7 +61,8 @@ remote refuses the token. Set first tries the token on the remote. If the remote
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.TokenFile, "token-file", "", "read the token from `FILE`, and again whenever the remote refuses it; -: read stdin once")
+	f.StringVar(&r.TokenFile, "token-file", "",
+		"read the token from `FILE`, and again whenever the remote refuses it; -: read stdin once")
 	f.BoolVar(&r.Session, "for-session-remote", false, "replace the token for the session remote")
 	return cmd
 }
@@ -80,7 +81,8 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 		return "", a.Token, nil
 	// A token that is typed on a terminal would be visible.
 	case cli.IsTerminal(os.Stdin):
-		return "", "", cli.Usage(cmd, errors.New("token is missing: pass it on stdin, by --token-file or by $ARTIFACTFS_TOKEN"))
+		return "", "",
+			cli.Usage(cmd, errors.New("token is missing: pass it on stdin, by --token-file or by $ARTIFACTFS_TOKEN"))
 	}
 	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxToken+1))
 	if err != nil {
@@ -113,7 +115,8 @@ func setCredential(ctx context.Context, a *cli.App, dir string, r control.Creden
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
-	_, err = fmt.Fprintf(a.Stdout, "%s has a new token, for %s\n", reply.Remote, cli.Plural(int64(len(reply.Mounts)), "mount"))
+	_, err = fmt.Fprintf(a.Stdout, "%s has a new token, for %s\n", reply.Remote,
+		cli.Plural(int64(len(reply.Mounts)), "mount"))
 	if !reply.Checked {
 		fmt.Fprintln(a.Stderr, "artifactfs: the token was not checked, because the remote did not answer")
 	}
@@ -136,6 +139,7 @@ func credentialHelperCommand(a *cli.App) *cobra.Command {
 			}
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.Running = true; return nil }, // the command needs no state directory
+		// the command needs no state directory
+		PersistentPreRunE: func(*cobra.Command, []string) error { a.Running = true; return nil },
 	}
 }

@@ -28,8 +28,8 @@ import (
 const defaultWatchdog = 3 * time.Second
 
 const (
-	// supervisorMemory is a soft limit in bytes. With 8 MiB, the Go runtime collected garbage at every message of the worker, which took
-	// ten times the processor time; the resident memory is the same.
+	// supervisorMemory is a soft limit in bytes. With 8 MiB, the Go runtime collected garbage at every message of the
+	// worker, which took ten times the processor time; the resident memory is the same.
 	supervisorMemory = 16 << 20
 	// supervisorProcs is the maximum GOMAXPROCS of the supervisor.
 	supervisorProcs = 2
@@ -48,7 +48,8 @@ type DaemonFlags struct {
 type onTerm string
 
 const (
-	termAuto    onTerm = "auto"    // leave the mounts if the service manager restarts the daemon, and unmount them otherwise
+	// leave the mounts if the service manager restarts the daemon, and unmount them otherwise
+	termAuto    onTerm = "auto"
 	termUnmount onTerm = "unmount" // unmount everything
 	termLeave   onTerm = "leave"   // leave the mounts in the descriptor store
 )
@@ -56,26 +57,32 @@ const (
 // addDaemonFlags adds the flags of the daemon and worker commands.
 func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags := cmd.Flags()
-	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never; a daemon\nthat mount has started: 5m)")
+	flags.DurationVar(&f.Idle, "idle-exit", 0,
+		"exit after `WAIT` without a mount (default: never; a daemon\nthat mount has started: 5m)")
 	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
-	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker if it gives no sign of life for `WAIT`;\n0: never")
-	flags.StringVar(&f.storeFrom, "store-from", "", "read what the daemon of another state directory has fetched from `DIR`, for\n"+
-		"mounts that name no such directory; see artifactfs mount --help --all")
-	flags.StringVar(&f.fdstore, "fd-store", "", "keep the mounts in the descriptor store at `SOCKET` too, which artifactfs\nkeep serves")
+	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog,
+		"replace the worker if it gives no sign of life for `WAIT`;\n0: never")
+	flags.StringVar(&f.storeFrom, "store-from", "",
+		"read what the daemon of another state directory has fetched from `DIR`, for\n"+
+			"mounts that name no such directory; see artifactfs mount --help --all")
+	flags.StringVar(&f.fdstore, "fd-store", "",
+		"keep the mounts in the descriptor store at `SOCKET` too, which artifactfs\nkeep serves")
 	flags.Var(cli.NewChoice(&f.onTerm, termAuto, termAuto, termUnmount, termLeave), "on-term",
 		"at SIGTERM, unmount everything, leave the mounts for the\nnext daemon in the descriptor store, or leave them only\n"+
 			"if systemd restarts the service (auto)")
 	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) at a socket, or\n"+
 		"at an address of the loopback, which all users of this host can read;\n"+
 		"at any other address, metrics only, with --metrics-token-file")
-	flags.StringVar(&a.MetricsTokenFile, "metrics-token-file", "", "answer only requests for metrics that contain the token in `FILE`")
+	flags.StringVar(&a.MetricsTokenFile, "metrics-token-file", "",
+		"answer only requests for metrics that contain the token in `FILE`")
 }
 
 // check returns a usage error for an invalid duration, and for metrics that other hosts could read without a token.
 func (f DaemonFlags) check(a *cli.App, cmd *cobra.Command) error {
 	switch {
 	case a.Metrics.Address.IsRemote() && a.MetricsTokenFile == "":
-		return cli.Usage(cmd, fmt.Errorf("other hosts could read metrics at %s: add --metrics-token-file FILE", a.Metrics.Text))
+		return cli.Usage(cmd, fmt.Errorf("other hosts could read metrics at %s: add --metrics-token-file FILE",
+			a.Metrics.Text))
 	case a.Metrics.Text == "" && a.MetricsTokenFile != "":
 		return cli.Usage(cmd, errors.New("--metrics-token-file needs --metrics"))
 	case f.Idle < 0:
@@ -83,18 +90,20 @@ func (f DaemonFlags) check(a *cli.App, cmd *cobra.Command) error {
 	case f.watchdog != 0 && f.watchdog < time.Second:
 		return cli.Usage(cmd, errors.New("--watchdog must be at least 1s"))
 	case f.onTerm == termLeave && f.fdstore == "" && !supervisor.Stores():
-		return cli.Usage(cmd, errors.New("--on-term leave requires a descriptor store: add --fd-store SOCKET, and run artifactfs keep"))
+		return cli.Usage(cmd,
+			errors.New("--on-term leave requires a descriptor store: add --fd-store SOCKET, and run artifactfs keep"))
 	}
 	return nil
 }
 
-// daemonArguments returns the arguments for starting a process of the daemon. All paths in these arguments are absolute, because
-// the process may run in another directory.
+// daemonArguments returns the arguments for starting a process of the daemon. All paths in these arguments are
+// absolute, because the process may run in another directory.
 func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
 	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog",
 		f.watchdog.String(), "--log-format", a.LogFormat}
 	for flag, path := range map[string]string{
-		"--socket": a.DaemonSocket(), "--log-file": a.LogFile, "--metrics-token-file": a.MetricsTokenFile, "--fd-store": f.fdstore,
+		"--socket": a.DaemonSocket(), "--log-file": a.LogFile, "--metrics-token-file": a.MetricsTokenFile,
+		"--fd-store": f.fdstore,
 	} {
 		if path == "" {
 			continue
@@ -167,7 +176,8 @@ serve the mounts, the old version continues, and the exit code is 1.`,
 	}
 	addDaemonFlags(a, cmd, &f)
 	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this version of artifactfs")
-	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "metrics-token-file", "fd-store", "on-term", "store-from"} {
+	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "metrics-token-file", "fd-store",
+		"on-term", "store-from"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
 	}
 	return cmd
@@ -236,8 +246,8 @@ func becomeDaemon(a *cli.App) error {
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	// The process must not use a directory that a user may want to unmount, in particular not a directory in one of its own
-	// mounts.
+	// The process must not use a directory that a user may want to unmount, in particular not a directory in one of its
+	// own mounts.
 	for _, path := range []*string{&a.Socket, &a.LogFile, &a.MetricsTokenFile} {
 		if *path == "" {
 			continue
@@ -254,8 +264,8 @@ func becomeDaemon(a *cli.App) error {
 	return nil
 }
 
-// leadGroup moves all processes of a daemon to a new process group, so that they can be signalled together. If the daemon has a
-// terminal, it stays in the process group of its caller, so that Ctrl-C also reaches the daemon.
+// leadGroup moves all processes of a daemon to a new process group, so that they can be signalled together. If the
+// daemon has a terminal, it stays in the process group of its caller, so that Ctrl-C also reaches the daemon.
 func leadGroup() {
 	if unix.Getpgrp() == os.Getpid() {
 		return

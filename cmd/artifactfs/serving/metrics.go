@@ -23,9 +23,10 @@ const (
 	metricsPoll = 20 * time.Millisecond
 )
 
-// serveMetrics serves the output of write as metrics in the background until the function end is called, which also waits until the
-// server has ended. If the flag --metrics is not set, serveMetrics does nothing. A successor starts even if the address is still in
-// use, and retries in the background until its dead predecessor has released the address.
+// serveMetrics serves the output of write as metrics in the background until the function end is called, which also
+// waits until the server has ended. If the flag --metrics is not set, serveMetrics does nothing. A successor starts
+// even if the address is still in use, and retries in the background until its dead predecessor has released the
+// address.
 func serveMetrics(a *cli.App, write func(ctx context.Context, out io.Writer) error, log *zap.Logger, successor bool) (
 	end func(), _ error,
 ) {
@@ -45,7 +46,8 @@ func serveMetrics(a *cli.App, write func(ctx context.Context, out io.Writer) err
 	var served sync.WaitGroup
 	served.Go(func() {
 		// Only a successor reaches this point with an error. Its predecessor may still hold the address.
-		for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give) && ctx.Err() == nil; {
+		for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give) &&
+			ctx.Err() == nil; {
 			time.Sleep(metricsPoll)
 			l, err = address.Listen()
 		}
@@ -71,7 +73,8 @@ func (w *worker) WriteMetrics(ctx context.Context, out io.Writer) error {
 		text.Family(name, kind, help)
 		text.Sample(v, labels...)
 	}
-	one("artifactfs_build_info", metrics.Gauge, "Version of the worker; always 1.", 1, metrics.Label{Name: "version", Value: cli.Version})
+	one("artifactfs_build_info", metrics.Gauge, "Version of the worker; always 1.", 1,
+		metrics.Label{Name: "version", Value: cli.Version})
 	w.mu.Lock()
 	failed := w.failed
 	w.mu.Unlock()
@@ -80,8 +83,10 @@ func (w *worker) WriteMetrics(ctx context.Context, out io.Writer) error {
 		reverted = 1
 	}
 	one("artifactfs_upgrade_reverted", metrics.Gauge, "1 if the last upgrade was reverted.", reverted)
-	one("artifactfs_takeovers_total", metrics.Counter, "Workers that took over the mounts of their predecessor.", float64(w.start.Count))
-	one("artifactfs_watchdog_kills_total", metrics.Counter, "Workers that were killed because they did not respond.", float64(w.start.Hung))
+	one("artifactfs_takeovers_total", metrics.Counter, "Workers that took over the mounts of their predecessor.",
+		float64(w.start.Count))
+	one("artifactfs_watchdog_kills_total", metrics.Counter, "Workers that were killed because they did not respond.",
+		float64(w.start.Hung))
 	if resident, ok := proc.Of(w.start.Supervisor).ResidentBytes(); ok {
 		one("artifactfs_supervisor_resident_bytes", metrics.Gauge, "Resident memory of the supervisor.", float64(resident))
 	}

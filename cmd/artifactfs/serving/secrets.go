@@ -13,8 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HideSecrets overwrites the secrets in the arguments and the environment of this process. Otherwise /proc would show these
-// secrets to the command ps and to child processes as long as the process runs. os.Args and os.Environ keep their values.
+// HideSecrets overwrites the secrets in the arguments and the environment of this process. Otherwise /proc would show
+// these secrets to the command ps and to child processes as long as the process runs. os.Args and os.Environ keep their
+// values.
 func HideSecrets() {
 	given := func(s string) bool {
 		from, to := Hidden(s)
@@ -66,7 +67,8 @@ func overwriteSecrets() error {
 // form NAME=VALUE. For a variable that contains a token, the range is the value. For an http URL, it is USER:PASSWORD,
 // because a token may be in the place of the user. For any other URL, it is the password.
 func Hidden(s string) (from, to int) {
-	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable, cli.ForgeTokenVariable} {
+	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable,
+		cli.ForgeTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
 			return len(name) + 1, len(s)
 		}
@@ -99,8 +101,8 @@ func argumentArea() (start, end int64, err error) {
 	return stat.ArgStart, stat.EnvEnd, err
 }
 
-// KeepMemory makes the process undumpable: its memory, which contains secrets, then does not appear in core files, and other
-// processes of the user cannot read it.
+// KeepMemory makes the process undumpable: its memory, which contains secrets, then does not appear in core files, and
+// other processes of the user cannot read it.
 func KeepMemory() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)

@@ -39,8 +39,8 @@ const (
 	leastProcs = 4
 )
 
-// ServeMount runs the command "mount --foreground": it serves one mount until the mount is unmounted or a signal ends the process.
-// It prints the result of the mount before it starts to wait.
+// ServeMount runs the command "mount --foreground": it serves one mount until the mount is unmounted or a signal ends
+// the process. It prints the result of the mount before it starts to wait.
 func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
@@ -102,7 +102,8 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 	return s, err
 }
 
-// reportChanges prints the name of the session that keeps the changes of a mount that this process has served in the foreground.
+// reportChanges prints the name of the session that keeps the changes of a mount that this process has served in the
+// foreground.
 func reportChanges(a *cli.App, dir string) {
 	kept, _ := catalog.Unmounted(a.State)
 	for _, k := range kept {
@@ -132,8 +133,8 @@ func serveUntilClosed(server *control.Server) (end func()) {
 	}
 }
 
-// closeWhenIdle closes the server when no mount has existed for the duration idle. The server is closed only if there is still no
-// mount at the moment of closing (control.Server.CloseIdle).
+// closeWhenIdle closes the server when no mount has existed for the duration idle. The server is closed only if there
+// is still no mount at the moment of closing (control.Server.CloseIdle).
 func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {
@@ -176,13 +177,13 @@ func prepareToServe(a *cli.App) {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
 	}
 	ForgetRepository()
-	// If a reader of this process's output exits, the mounts must not end. SIGPIPE is caught and not ignored, because git would
-	// inherit an ignored signal.
+	// If a reader of this process's output exits, the mounts must not end. SIGPIPE is caught and not ignored, because git
+	// would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// ForgetRepository removes the environment variables in which git passes a repository to hooks and aliases. With these variables,
-// the git processes of a daemon that was started from a hook would work in the caller's repository.
+// ForgetRepository removes the environment variables in which git passes a repository to hooks and aliases. With these
+// variables, the git processes of a daemon that was started from a hook would work in the caller's repository.
 func ForgetRepository() {
 	for _, name := range gitcmd.LocalVariables {
 		os.Unsetenv(name)

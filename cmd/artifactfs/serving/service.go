@@ -13,9 +13,9 @@ import (
 // askTime is the timeout for systemctl.
 const askTime = 3 * time.Second
 
-// isRestarted reports whether the service manager stops this service in order to start it again. In that case the new process
-// receives the stored descriptors. A stop signal does not contain the reason, so isRestarted asks the manager for the job of this
-// unit.
+// isRestarted reports whether the service manager stops this service in order to start it again. In that case the new
+// process receives the stored descriptors. A stop signal does not contain the reason, so isRestarted asks the manager
+// for the job of this unit.
 func isRestarted() bool {
 	groups, err := proc.Self.Cgroups()
 	if err != nil {
@@ -37,9 +37,9 @@ func isRestarted() bool {
 	return err == nil && HasRestart(string(out), unit)
 }
 
-// UnitOf returns the service to which a process belongs, from its control groups: systemd creates a control group for each
-// service. It returns "" if the process belongs to no service. The result user reports whether the service belongs to a user's
-// manager.
+// UnitOf returns the service to which a process belongs, from its control groups: systemd creates a control group for
+// each service. It returns "" if the process belongs to no service. The result user reports whether the service belongs
+// to a user's manager.
 func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	for _, g := range groups {
 		if g.Controllers != "" && g.Controllers != "name=systemd" {
@@ -55,8 +55,8 @@ func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	return "", false
 }
 
-// HasRestart reports whether jobs, the output of the command "systemctl list-jobs", contains a restart of unit. Each line of the
-// output has a number, a unit, a type and a state.
+// HasRestart reports whether jobs, the output of the command "systemctl list-jobs", contains a restart of unit. Each
+// line of the output has a number, a unit, a type and a state.
 func HasRestart(jobs, unit string) bool {
 	for line := range strings.Lines(jobs) {
 		fields := strings.Fields(line)

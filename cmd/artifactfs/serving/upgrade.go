@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	upgradeTime = 2 * time.Minute // timeout for the supervisor to start the new executable and, if that fails, the old one again
+	// timeout for the supervisor to start the new executable and, if that fails, the old one again
+	upgradeTime = 2 * time.Minute
 	// upgradePoll is the interval between two checks whether the upgrade is complete.
 	upgradePoll = 5 * time.Millisecond
 )
@@ -27,9 +28,9 @@ type upgradeReply struct {
 	Took   int64  `json:"took_ms"` // time until all mounts were served again
 }
 
-// upgradeDaemon replaces the executable of the running daemon by the executable of this process, and prints the result. The
-// supervisor does the upgrade. If the new executable cannot serve the mounts, the supervisor starts the old one again, and
-// upgradeDaemon returns an error with the reason.
+// upgradeDaemon replaces the executable of the running daemon by the executable of this process, and prints the result.
+// The supervisor does the upgrade. If the new executable cannot serve the mounts, the supervisor starts the old one
+// again, and upgradeDaemon returns an error with the reason.
 func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	executable, err := os.Executable()
 	if err == nil {
@@ -56,7 +57,8 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 		return cli.Failure("upgrade", "daemon", err)
 	}
 	start := time.Now()
-	// The worker that receives the request ends during a successful upgrade, so there is a reply only if the upgrade has failed.
+	// The worker that receives the request ends during a successful upgrade, so there is a reply only if the upgrade has
+	// failed.
 	if err := client.Upgrade(ctx, control.UpgradeRequest{Executable: executable}); !errors.Is(err, control.ErrNoServer) {
 		if err == nil {
 			err = errors.New("upgrade daemon: the daemon sent no result")
@@ -71,11 +73,13 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 		return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: why,
 			Hint: "version " + after.Daemon.Version + " serves the mounts; see the daemon's log"}
 	}
-	r := upgradeReply{From: before.Daemon.Version, To: after.Daemon.Version, Mounts: len(after.Mounts), Took: time.Since(start).Milliseconds()}
+	r := upgradeReply{From: before.Daemon.Version, To: after.Daemon.Version, Mounts: len(after.Mounts),
+		Took: time.Since(start).Milliseconds()}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, r)
 	}
-	_, err = fmt.Fprintf(a.Stdout, "upgraded from %s to %s in %d ms, %s\n", r.From, r.To, r.Took, cli.Plural(int64(r.Mounts), "mount"))
+	_, err = fmt.Fprintf(a.Stdout, "upgraded from %s to %s in %d ms, %s\n", r.From, r.To, r.Took,
+		cli.Plural(int64(r.Mounts), "mount"))
 	return err
 }
 
@@ -107,8 +111,8 @@ func allServed(s control.Status) bool {
 	return true
 }
 
-// CheckExecutable returns an error if path is in a mount of artifactfs, because a daemon that runs from a mount that it serves
-// would wait for itself. CheckExecutable does not access the file.
+// CheckExecutable returns an error if path is in a mount of artifactfs, because a daemon that runs from a mount that it
+// serves would wait for itself. CheckExecutable does not access the file.
 func CheckExecutable(path string) error {
 	table, err := mountinfo.Self()
 	if err != nil {
@@ -117,7 +121,8 @@ func CheckExecutable(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		if cli.HasMount(table, dir) {
 			return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon",
-				Cause: path + " is inside a mount that the daemon may have to serve", Hint: "copy the program elsewhere and run it from there"}
+				Cause: path + " is inside a mount that the daemon may have to serve",
+				Hint:  "copy the program elsewhere and run it from there"}
 		}
 		if dir == "/" || dir == "." {
 			return nil

@@ -86,7 +86,8 @@ type worker struct {
 	news   chan struct{} // closed when the field failed changes
 }
 
-// RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
+// RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns
+// nil.
 //
 // A successor that cannot take over the mounts ends without unmounting them, because another worker may succeed.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
@@ -105,19 +106,22 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	} else if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	w := &worker{conn: conn, start: start, since: time.Now(), log: log, failed: start.UpgradeFailed, news: make(chan struct{})}
+	w := &worker{conn: conn, start: start, since: time.Now(), log: log, failed: start.UpgradeFailed,
+		news: make(chan struct{})}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var alive atomic.Pointer[cli.Host]
 	done := make(chan struct{})
 	defer close(done)
-	// The worker sends signs of life before the Host exists, because creating the Host may take longer than the watchdog allows.
+	// The worker sends signs of life before the Host exists, because creating the Host may take longer than the watchdog
+	// allows.
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 
 	socket, lock := take(&descriptors, SocketDescriptor), take(&descriptors, LockDescriptor)
 	w.Host, err = a.NewHost(daemon.Config{
-		State: a.State, StoreFrom: f.storeFrom, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count,
+		State: a.State, StoreFrom: f.storeFrom, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason,
+		Takeovers: start.Count,
 	})
 	if err != nil {
 		return a.OfState(fmt.Errorf("start daemon: %w", err))
@@ -148,7 +152,8 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 		server.Serve(ctx)
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	log.Info("serving", zap.String("version", cli.Version), zap.String("socket", a.DaemonSocket()), zap.Int("pid", os.Getpid()),
+	log.Info("serving", zap.String("version", cli.Version), zap.String("socket", a.DaemonSocket()),
+		zap.Int("pid", os.Getpid()),
 		zap.Int("takeovers", start.Count))
 	serveWorker(ctx, a, cancel, w, server, f)
 	log.Info("exiting")
@@ -156,7 +161,8 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 }
 
 // serveWorker serves requests, reports READY after the mounts were resumed, and returns when the server has ended.
-func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server, f DaemonFlags) {
+func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server,
+	f DaemonFlags) {
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		resume, stop := context.WithTimeout(ctx, resumeTime)
@@ -189,7 +195,8 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 	w.conn.Drop(LockDescriptor)
 }
 
-// take removes the descriptor called name from *descriptors and returns its file, or nil if there is no such descriptor.
+// take removes the descriptor called name from *descriptors and returns its file, or nil if there is no such
+// descriptor.
 func take(descriptors *[]keeper.Descriptor, name string) *os.File {
 	for i, k := range *descriptors {
 		if k.Name == name {
@@ -211,9 +218,10 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(SocketDescriptor, listener), conn.Keep(LockDescriptor, lock))
 }
 
-// beat sends signs of life to the supervisor while all mounts respond. The parameter patience is the timeout for the responses of
-// the mounts. The supervisor replaces a worker that sends no sign of life for the duration of --watchdog.
-func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
+// beat sends signs of life to the supervisor while all mounts respond. The parameter patience is the timeout for the
+// responses of the mounts. The supervisor replaces a worker that sends no sign of life for the duration of --watchdog.
+func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration,
+	done <-chan struct{}) {
 	reported := false
 	for {
 		err := error(nil)
@@ -229,7 +237,8 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		case !reported && ctx.Err() == nil: // log the hang only once
 			reported = true
 			stacks := make([]byte, maxStacks)
-			w.log.Error("daemon does not respond", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
+			w.log.Error("daemon does not respond", zap.Error(err),
+				zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
 		if ctx.Err() != nil { // The worker is unmounting everything, for which another timeout applies.
 			w.conn.SendKey(keeper.Watchdog, "1")
@@ -267,9 +276,9 @@ func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	}
 }
 
-// replaceSupervisor starts another supervisor, which starts another worker. Until that worker serves, this worker continues to
-// serve. Under a service manager, replaceSupervisor ends this process instead: the manager has the descriptors and restarts the
-// service.
+// replaceSupervisor starts another supervisor, which starts another worker. Until that worker serves, this worker
+// continues to serve. Under a service manager, replaceSupervisor ends this process instead: the manager has the
+// descriptors and restarts the service.
 func replaceSupervisor(a *cli.App, w *worker, f DaemonFlags) {
 	if w.ending.Load() {
 		return
@@ -305,7 +314,8 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 
 var _ control.Upgrader = (*worker)(nil)
 
-// Upgrade implements control.Upgrader. It returns only if the upgrade fails, because a successful upgrade ends this process.
+// Upgrade implements control.Upgrader. It returns only if the upgrade fails, because a successful upgrade ends this
+// process.
 func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
 	if err := CheckExecutable(r.Executable); err != nil {
 		return err

@@ -1,4 +1,5 @@
-// Package sessions contains the subcommands of "artifactfs session". Each file contains one subcommand or several related ones.
+// Package sessions contains the subcommands of "artifactfs session". Each file contains one subcommand or several
+// related ones.
 package sessions
 
 import (
@@ -102,14 +103,15 @@ func (w work) name() string {
 	return "session " + w.of
 }
 
-// SessionOf finds a session by its name, by the directory of its mount, or by a directory inside the mount. If name is empty, it
-// finds the session of the mount that contains the current directory. The client of the result is connected to the daemon that
-// serves the mount, or to the shared daemon if the session is not mounted.
+// SessionOf finds a session by its name, by the directory of its mount, or by a directory inside the mount. If name is
+// empty, it finds the session of the mount that contains the current directory. The client of the result is connected
+// to the daemon that serves the mount, or to the shared daemon if the session is not mounted.
 func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
 	if name == "" {
 		m, err := a.Find(ctx, verb, ".")
 		if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-			e.Cause, e.Hint = "current directory is not in a mount", "add -C DIR|SESSION; artifactfs session list shows the sessions"
+			e.Cause, e.Hint = "current directory is not in a mount",
+				"add -C DIR|SESSION; artifactfs session list shows the sessions"
 			return work{}, e
 		}
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
@@ -136,7 +138,8 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	}
 	if e := control.ValidSession(of); e != nil {
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name,
-			Cause: "argument is neither a directory nor a valid session name", Hint: "run artifactfs session list to see the sessions"}
+			Cause: "argument is neither a directory nor a valid session name",
+			Hint:  "run artifactfs session list to see the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
 		return work{}, noSession(verb, of) // Return this error without starting a daemon.
@@ -161,8 +164,8 @@ func (w work) asGiven(ctx context.Context, a *cli.App) (work, error) {
 	return w, nil
 }
 
-// isDirectory reports whether a word on the command line means a directory: it contains a slash, or is the name of an existing
-// directory. The name of a session never contains a slash.
+// isDirectory reports whether a word on the command line means a directory: it contains a slash, or is the name of an
+// existing directory. The name of a session never contains a slash.
 func isDirectory(name string) bool {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return true
@@ -171,8 +174,8 @@ func isDirectory(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// rank returns the position of a mount in the order of the mounts of one session: writable mounts come first, then read-only
-// mounts, and then the session without a mount.
+// rank returns the position of a mount in the order of the mounts of one session: writable mounts come first, then
+// read-only mounts, and then the session without a mount.
 func rank(m cli.Served) int {
 	switch {
 	case m.Mounted() && !m.ReadOnly:
@@ -187,25 +190,28 @@ func rank(m cli.Served) int {
 // command in the error.
 func (w work) Mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
-		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "session is not mounted",
-			Hint: "run artifactfs session resume " + w.of + " DIR to mount it"}
+		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of,
+			Cause: "session is not mounted",
+			Hint:  "run artifactfs session resume " + w.of + " DIR to mount it"}
 	}
 	return *w.mount, nil
 }
 
 // ofFlag adds the flag -C, which selects the session.
 func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
-	cmd.Flags().StringVarP(of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
-		"(`DIR|SESSION`; default: the current directory)")
+	cmd.Flags().StringVarP(of, "of", "C", "",
+		"use the session that is mounted at or above DIR, or that has the name SESSION\n"+
+			"(`DIR|SESSION`; default: the current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
 		panic(err) // The error means that the flag does not exist, as in cli.CompleteFlag.
 	}
 }
 
-// CompleteSessions completes the names of sessions for a command that takes at most as many arguments as the parameter most
-// states.
+// CompleteSessions completes the names of sessions for a command that takes at most as many arguments as the parameter
+// most states.
 func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
-	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
+	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir },
+		cobra.ShellCompDirectiveDefault)
 }
 
 // sessionListCommand returns the command "session list". With --deleted it lists the trash instead.
@@ -248,8 +254,8 @@ that session undelete can restore.`,
 	return cmd
 }
 
-// sessions returns the sessions of this host. The socket of a killed daemon still accepts connections until the kernel has closed
-// the socket. Therefore, if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
+// sessions returns the sessions of this host. The socket of a killed daemon still accepts connections until the kernel
+// has closed the socket. Therefore, if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
 func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	for until := time.Now().Add(cli.StatusTime); ; {
 		all, err := askSessions(ctx, a)
@@ -264,9 +270,9 @@ func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	}
 }
 
-// askSessions queries all daemons concurrently. Every daemon knows all sessions, but a daemon knows more details of the sessions
-// that it serves. Daemons that have ended since the sockets were listed are ignored. If all daemons have ended, askSessions
-// returns control.ErrNoServer.
+// askSessions queries all daemons concurrently. Every daemon knows all sessions, but a daemon knows more details of the
+// sessions that it serves. Daemons that have ended since the sockets were listed are ignored. If all daemons have
+// ended, askSessions returns control.ErrNoServer.
 func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	sockets, err := a.Sockets(ctx)
 	if err != nil {
@@ -346,7 +352,8 @@ func sessionList(ctx context.Context, a *cli.App, remote string, only filter) er
 		if dir == "" {
 			dir = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", s.Name, stateText(s, now), cli.Count(s.Checkpoints), last, cli.Count(s.Pending),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", s.Name, stateText(s, now), cli.Count(s.Checkpoints), last,
+			cli.Count(s.Pending),
 			titleColumns(titles, s.Owner, s.Title), cli.OneLine(dir), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
@@ -379,7 +386,8 @@ func sessionsAt(ctx context.Context, a *cli.App, named string) ([]control.Sessio
 	return all, err
 }
 
-// stateText returns the state of a session as text, with remarks such as an interruption or a takeover by another machine.
+// stateText returns the state of a session as text, with remarks such as an interruption or a takeover by another
+// machine.
 func stateText(s control.SessionInfo, now time.Time) string {
 	state := cmp.Or(s.State, "-")
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {

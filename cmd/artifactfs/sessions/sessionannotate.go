@@ -129,8 +129,9 @@ func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point s
 	case r.Commit != "" && id == "@":
 		r.ID = ""
 	case r.Commit != "" && id != "":
-		return &control.Error{Code: control.ExitUsage, Verb: "annotate", Object: point, Cause: "want a checkpoint or --commit, got both",
-			Hint: "use -C SESSION to select the session"}
+		return &control.Error{Code: control.ExitUsage, Verb: "annotate", Object: point,
+			Cause: "want a checkpoint or --commit, got both",
+			Hint:  "use -C SESSION to select the session"}
 	}
 	if o.path != "" {
 		r.Path, r.Line, r.End = splitLines(o.path)
@@ -191,7 +192,8 @@ func annotatedPath(verb string, w work, of, point, path string) (string, error) 
 		return "", err
 	}
 	if len(paths) == 0 {
-		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: path, Cause: "path is the root of the working tree"}
+		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: path,
+			Cause: "path is the root of the working tree"}
 	}
 	return paths[0], nil
 }
@@ -230,7 +232,8 @@ printed only with --all.
 }
 
 // sessionAnnotations requests the threads of a session and prints them.
-func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnotationsRequest, of, remote, point string) error {
+func sessionAnnotations(ctx context.Context, a *cli.App, r control.SessionAnnotationsRequest,
+	of, remote, point string) error {
 	w, id, err := workAt(ctx, a, "annotations", of, remote, point)
 	if err != nil {
 		return err

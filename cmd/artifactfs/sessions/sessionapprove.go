@@ -124,7 +124,8 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 		to = " --to " + cli.ShellWord(reply.To)
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "request %s of session %s: %s, %s\n", reply.Approval.ID, reply.Approval.Session, actionText(reply.Approval),
+	fmt.Fprintf(&text, "request %s of session %s: %s, %s\n", reply.Approval.ID, reply.Approval.Session,
+		actionText(reply.Approval),
 		changeText(reply))
 	if !a.Quiet {
 		link := cli.ShellWord(reply.Link)
@@ -203,7 +204,8 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 				return err
 			}
 			if id == "" || id[0] == '@' {
-				return cli.Usage(cmd, errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session review list shows the requests"))
+				return cli.Usage(cmd,
+					errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session review list shows the requests"))
 			}
 			if r.To, err = loginAt(cmd.Context(), a, "review "+verb, to); err != nil {
 				return err
@@ -223,7 +225,8 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&r.Text, "message", "m", "", "the `REASON` to record")
-	f.StringVar(&to, "to", "", "the repository `URL` that has the branch (default: the session remote, else the\nmounted remote)")
+	f.StringVar(&to, "to", "",
+		"the repository `URL` that has the branch (default: the session remote, else the\nmounted remote)")
 	ofFlag(a, cmd, &of)
 	farFlag(a, cmd, &remote)
 	return cmd
@@ -235,8 +238,10 @@ func printAnswer(a *cli.App, op string, reply control.SessionApproveReply) error
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
-	done := map[string]string{control.ApproveGrant: "granted", control.ApproveDeny: "denied", control.ApproveWithdraw: "took back"}[op]
-	text := fmt.Sprintf("%s request %s of session %s: %s", done, reply.Approval.ID, reply.Approval.Session, actionText(reply.Approval))
+	done := map[string]string{control.ApproveGrant: "granted", control.ApproveDeny: "denied",
+		control.ApproveWithdraw: "took back"}[op]
+	text := fmt.Sprintf("%s request %s of session %s: %s", done, reply.Approval.ID, reply.Approval.Session,
+		actionText(reply.Approval))
 	if op == control.ApproveGrant {
 		text += ", " + changeText(reply)
 	}
@@ -275,7 +280,8 @@ list makes a checkpoint first. --all also prints all requests that are void, den
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&all, "all", false, "also list requests that are void, denied, withdrawn or expired")
-	f.StringVar(&to, "to", "", "list the requests in the repository `URL` (default: the session remote and the\nmounted remote)")
+	f.StringVar(&to, "to", "",
+		"list the requests in the repository `URL` (default: the session remote and the\nmounted remote)")
 	ofFlag(a, cmd, &of)
 	farFlag(a, cmd, &remote)
 	return cmd

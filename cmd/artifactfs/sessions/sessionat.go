@@ -22,22 +22,25 @@ remote, the session and the checkpoint.`
 func farFlag(a *cli.App, cmd *cobra.Command, remote *string) {
 	cmd.Flags().StringVar(&a.TokenFile, "token-file", "", "read the token for the session remote from `FILE` (default:\n"+
 		"$ARTIFACTFS_SESSION_TOKEN, else $ARTIFACTFS_TOKEN, else that of the server or\nof a mount)")
-	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions on the git repository `URL` instead of on this host")
+	cmd.Flags().StringVar(remote, "session-remote", "",
+		"look up sessions on the git repository `URL` instead of on this host")
 }
 
-// workAt parses a word that names a checkpoint, and returns the session and the name of the checkpoint in that session. A word
-// without a session means a checkpoint of the session that -C selects. If there is a session remote and no -C, such a word is the
-// name of a session.
+// workAt parses a word that names a checkpoint, and returns the session and the name of the checkpoint in that session.
+// A word without a session means a checkpoint of the session that -C selects. If there is a session remote and no -C,
+// such a word is the name of a session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
-	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "session is named twice: here and by -C",
-		Hint: "artifactfs session " + verb + " --help"}
+	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word,
+		Cause: "session is named twice: here and by -C",
+		Hint:  "artifactfs session " + verb + " --help"}
 	l, isLink, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return work{}, "", err
 	}
 	if isLink {
 		if of != "" || remote != "" {
-			twice.Object, twice.Cause = "link", "link already names the session and the session remote: omit -C and --session-remote"
+			twice.Object, twice.Cause = "link",
+				"link already names the session and the session remote: omit -C and --session-remote"
 			return work{}, "", twice
 		}
 		w, err := farWork(ctx, a, l.Remote, l.Session)
@@ -75,10 +78,11 @@ func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error)
 	return work{client: client, of: name, remote: remote, at: at}, err
 }
 
-// otherCheckpoint parses a word that names a checkpoint, for an operation on a mount. It returns the session, the session remote
-// on which the session is looked up, and the name of the checkpoint. An empty session means the session of the mount, and an empty
-// session remote means this host.
-func otherCheckpoint(ctx context.Context, a *cli.App, verb, remote, word string) (of, at, checkpoint string, err error) {
+// otherCheckpoint parses a word that names a checkpoint, for an operation on a mount. It returns the session, the
+// session remote on which the session is looked up, and the name of the checkpoint. An empty session means the session
+// of the mount, and an empty session remote means this host.
+func otherCheckpoint(ctx context.Context, a *cli.App,
+	verb, remote, word string) (of, at, checkpoint string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return "", "", "", err
@@ -112,8 +116,8 @@ func namesSession(word string) bool {
 	return name != ""
 }
 
-// sessionLinkCommand returns the command "session link". A link to a checkpoint that was not pushed yet is printed with a
-// warning.
+// sessionLinkCommand returns the command "session link". A link to a checkpoint that was not pushed yet is printed with
+// a warning.
 func sessionLinkCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
@@ -150,11 +154,13 @@ func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 		return cli.Failure("link", w.name(), err)
 	}
 	if reply.Link == "" {
-		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(), Cause: "session has no session remote",
-			Hint: "run artifactfs mount --session-remote URL to choose a session remote"}
+		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(),
+			Cause: "session has no session remote",
+			Hint:  "run artifactfs mount --session-remote URL to choose a session remote"}
 	}
 	if !reply.Synced {
-		fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s is not on the session remote yet (run artifactfs sync to wait for it)\n", reply.ID)
+		fmt.Fprintf(a.Stderr,
+			"artifactfs: checkpoint %s is not on the session remote yet (run artifactfs sync to wait for it)\n", reply.ID)
 	}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID,

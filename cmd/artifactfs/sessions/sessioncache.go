@@ -44,7 +44,8 @@ Do not trust a value more than the users who may push to the session remote: eac
 		Args: commandOf("session cache"),
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(cacheGetCommand(a), cachePutCommand(a), cacheRunCommand(a), cacheCASCommand(a), cacheDeleteCommand(a), cacheKeysCommand(a),
+	cmd.AddCommand(cacheGetCommand(a), cachePutCommand(a), cacheRunCommand(a), cacheCASCommand(a), cacheDeleteCommand(a),
+		cacheKeysCommand(a),
 		cacheGCCommand(a))
 	return cmd
 }
@@ -132,7 +133,8 @@ is not found. If the entry cannot be read or stored, a warning is printed, and t
 			if err != nil {
 				return err
 			}
-			r := control.CachePutRequest{Of: w.of, SessionRemote: w.at, Key: args[0], TTL: time.Duration(ttl), Actor: session.Actor()}
+			r := control.CachePutRequest{Of: w.of, SessionRemote: w.at, Key: args[0], TTL: time.Duration(ttl),
+				Actor: session.Actor()}
 			return cachevalue.Run(cmd.Context(), a, w.client, r, args[1:])
 		},
 	}
@@ -204,7 +206,8 @@ func changed(a *cli.App, verb, key string, reply control.CacheChangeReply) error
 	}
 	e := &control.Error{Code: exitConflict, Kind: control.CodeConflict, Verb: verb, Object: key,
 		Cause: "entry has another value than expected: its SHA-256 is " + hashOf(reply.Entry),
-		Hint:  "read the entry with artifactfs session cache get, and repeat the command with --expect " + hashOf(reply.Entry)}
+		Hint: "read the entry with artifactfs session cache get, and repeat the command with --expect " +
+			hashOf(reply.Entry)}
 	if reply.Entry == nil {
 		e.Cause = "entry has another value than expected: there is no entry"
 	}
@@ -330,7 +333,8 @@ func cacheKeys(ctx context.Context, a *cli.App, w work, prefix string, expired b
 		return cli.PrintJSON(a.Stdout, all)
 	}
 	if all.Damaged > 0 && !a.Quiet {
-		fmt.Fprintf(a.Stderr, "artifactfs: %d refs of cache entries contain no entry (artifactfs session cache gc removes them)\n", all.Damaged)
+		fmt.Fprintf(a.Stderr,
+			"artifactfs: %d refs of cache entries contain no entry (artifactfs session cache gc removes them)\n", all.Damaged)
 	}
 	if len(all.Entries) == 0 {
 		return nil
@@ -369,8 +373,9 @@ Nothing else removes entries without being asked to.`,
 			if err != nil {
 				return err
 			}
-			reply, err := control.NewCacheClient(w.client).GC(cmd.Context(), control.CacheGCRequest{Of: w.of, SessionRemote: w.at,
-				MaxSize: int64(size), MaxAge: time.Duration(age), DryRun: dryRun})
+			reply, err := control.NewCacheClient(w.client).GC(cmd.Context(),
+				control.CacheGCRequest{Of: w.of, SessionRemote: w.at,
+					MaxSize: int64(size), MaxAge: time.Duration(age), DryRun: dryRun})
 			if err != nil {
 				return cli.Failure("cache gc", "", err)
 			}

@@ -52,7 +52,10 @@ this host. A link, URL#session=SESSION@ID, names the session remote, the session
 			}
 			return nil
 		},
-		RunE:              func(cmd *cobra.Command, args []string) error { return sessionCompare(cmd.Context(), a, remote, args) },
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return sessionCompare(cmd.Context(), a, remote, args)
+		},
 		ValidArgsFunction: CompleteSessions(a, 1<<10),
 	}
 	farFlag(a, cmd, &remote)
@@ -162,7 +165,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		fmt.Fprintf(&text, "  %s\n", verdictText(p))
 	}
 	if alone > mostAlone {
-		fmt.Fprintf(&text, "... and %s changed by one side only (--json shows all)\n", cli.Plural(int64(alone-mostAlone), "path"))
+		fmt.Fprintf(&text, "... and %s changed by one side only (--json shows all)\n",
+			cli.Plural(int64(alone-mostAlone), "path"))
 	}
 	if len(paths) > 0 {
 		fmt.Fprintln(&text)
@@ -173,7 +177,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 			conflicts++
 		}
 	}
-	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"), shared, conflicts)
+	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"),
+		shared, conflicts)
 	// The columns of the first table have no maximum width, so each line is cut to tableWidth.
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, firstChars(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
@@ -183,8 +188,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	return nil
 }
 
-// changedPaths returns the paths that the sessions have changed. Paths that several sessions have changed come first; the result
-// shared is the number of these paths.
+// changedPaths returns the paths that the sessions have changed. Paths that several sessions have changed come first;
+// the result shared is the number of these paths.
 func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, shared int) {
 	paths = append(paths, r.Shared...)
 	seen := map[string]bool{}
@@ -220,8 +225,8 @@ func verdictText(p control.SharedPath) string {
 // sideName returns the letter that stands for the session number i in the table.
 func sideName(i int) string { return string(rune('A' + i)) }
 
-// firstChars returns the first characters of a text. If the text is longer than width, it is cut to this width and ends in "...".
-// The function lastChars returns the last characters in the same way.
+// firstChars returns the first characters of a text. If the text is longer than width, it is cut to this width and ends
+// in "...". The function lastChars returns the last characters in the same way.
 func firstChars(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-3]) + "..."

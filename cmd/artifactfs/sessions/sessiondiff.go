@@ -69,9 +69,10 @@ With --name-only or --name-status, diff fetches no contents; otherwise it fetche
 	return cmd
 }
 
-// diffEnds finds the sessions and checkpoints of both ends of a comparison. If the name of the first end is empty, this end is the
-// start of the session. If the name of the second end is empty, this end is the working tree.
-func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
+// diffEnds finds the sessions and checkpoints of both ends of a comparison. If the name of the first end is empty, this
+// end is the start of the session. If the name of the second end is empty, this end is the working tree.
+func diffEnds(ctx context.Context, a *cli.App, o diffOptions,
+	words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
 	x, fromCheckpoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
 	if err != nil {
@@ -82,7 +83,8 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 		if w, to, err = workAt(ctx, a, "diff", o.of, o.remote, to); err != nil {
 			return r, w, err
 		}
-	case namesSession(from) && o.remote == "": // compare with the working tree that contains the current directory, if it is in a mount
+	case namesSession(from) && o.remote == "":
+		// compare with the working tree that contains the current directory, if it is in a mount
 		if current, err := SessionOf(ctx, a, "diff", ""); err == nil {
 			w = current
 		}
@@ -146,6 +148,7 @@ func printStat(out io.Writer, changes []control.PathChange) error {
 		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, cli.OneLine(c.Path), lines)
 	}
 	w.Flush()
-	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", cli.Plural(int64(len(changes)), "path"), cli.Count(added), cli.Count(removed))
+	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", cli.Plural(int64(len(changes)), "path"), cli.Count(added),
+		cli.Count(removed))
 	return err
 }

@@ -44,7 +44,8 @@ commits, notes, facts and the handoff are not changed.`,
 			if before != "" {
 				at, ok := session.ParseTime(before, time.Now())
 				if !ok {
-					return cli.Usage(cmd, fmt.Errorf("--before: invalid time %q; examples are 30d, 14:05, 2025-11-22 and a time as in RFC 3339", before))
+					return cli.Usage(cmd,
+						fmt.Errorf("--before: invalid time %q; examples are 30d, 14:05, 2025-11-22 and a time as in RFC 3339", before))
 				}
 				r.Before = at.UTC()
 			}
@@ -87,8 +88,8 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 	return err
 }
 
-// eraseForks erases the records with the given ids from all sessions on this host that were forked, directly or indirectly, from
-// the session origin. It continues after an error.
+// eraseForks erases the records with the given ids from all sessions on this host that were forked, directly or
+// indirectly, from the session origin. It continues after an error.
 func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest,
 	ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
@@ -111,7 +112,8 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 			w, e := SessionOf(ctx, a, "erase", s.Name)
 			if e == nil {
 				var reply control.SessionEraseReply
-				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil &&
+				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids,
+					Why: r.Why}); e == nil &&
 					len(reply.Erased) > 0 {
 					done = append(done, reply)
 				}

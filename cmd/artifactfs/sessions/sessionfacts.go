@@ -76,7 +76,8 @@ removed.`,
 		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
 		Args:    cli.Arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := sessionFacts(cmd.Context(), a, "remove fact", of, control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
+			_, err := sessionFacts(cmd.Context(), a, "remove fact", of,
+				control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
 			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -112,7 +113,8 @@ the transcript and pushed to the session remote.`,
 					set = string(bytes.TrimSpace(text))
 				}
 				if len(set) > maxNote {
-					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "text is longer than " + cli.BytesOf(maxNote)}
+					return &control.Error{Code: control.ExitUsage, Verb: "handoff",
+						Cause: "text is longer than " + cli.BytesOf(maxNote)}
 				}
 				r.Handoff = &set
 			}
@@ -129,8 +131,10 @@ the transcript and pushed to the session remote.`,
 	return cmd
 }
 
-// sessionFacts sends a request to list or change the facts and the handoff of a session, and prints the reply if --json is set.
-func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+// sessionFacts sends a request to list or change the facts and the handoff of a session, and prints the reply if --json
+// is set.
+func sessionFacts(ctx context.Context, a *cli.App, verb, of string,
+	r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {
 		return control.SessionFactsReply{}, err

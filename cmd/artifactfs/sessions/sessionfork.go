@@ -63,8 +63,9 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		}
 	}
 	ofFlag(a, cmd, &o.of)
-	cli.SetBrief(cmd, cli.Brief{Flags: []string{"of", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
-		"token-file", "session-token-file"}})
+	cli.SetBrief(cmd,
+		cli.Brief{Flags: []string{"of", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
+			"token-file", "session-token-file"}})
 	return cmd
 }
 
@@ -113,7 +114,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request}, p.Show)
+	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request},
+		p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("fork", w.name(), err)
@@ -124,9 +126,9 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	return printWork(a, "forked session "+reply.Session, reply, time.Since(start))
 }
 
-// workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote, a word
-// that is not the name of a checkpoint is the name of a session on that remote, unless a session with this name is mounted on this
-// host.
+// workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote,
+// a word that is not the name of a checkpoint is the name of a session on that remote, unless a session with this name
+// is mounted on this host.
 func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
 	_, link, err := cli.LinkIn("fork", word)
 	if err != nil {
@@ -227,7 +229,8 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	if link {
 		if cmd.Flags().Changed("session-remote") {
-			return cli.Usage(cmd, errors.New("link and --session-remote exclude each other: the link already names the session remote"))
+			return cli.Usage(cmd,
+				errors.New("link and --session-remote exclude each other: the link already names the session remote"))
 		}
 		name, o.Request.SessionOptions.Remote = l.Session, l.Remote
 	}
@@ -271,7 +274,8 @@ func (o resumption) mount(a *cli.App, cmd *cobra.Command) (reply control.MountRe
 	case known.Mounted:
 		return reply, &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume",
 			Object: "session " + name, Cause: "session is mounted at " + known.Dir,
-			Hint: "run artifactfs session fork -C " + name + " DIR to start another session from its state, or artifactfs unmount " +
+			Hint: "run artifactfs session fork -C " + name +
+				" DIR to start another session from its state, or artifactfs unmount " +
 				cli.ShellWord(known.Dir) + " to unmount it"}
 	case known.Name == "" && o.Request.SessionOptions.Remote == "":
 		return reply, cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound,
@@ -291,7 +295,8 @@ func (o resumption) mount(a *cli.App, cmd *cobra.Command) (reply control.MountRe
 	return reply, nil
 }
 
-// printWork prints the text in the parameter what, which describes the change to the session, and then the result of the mount.
+// printWork prints the text in the parameter what, which describes the change to the session, and then the result of
+// the mount.
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {

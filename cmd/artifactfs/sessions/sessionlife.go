@@ -39,7 +39,8 @@ the present files and names it.`,
 			if err := session.ValidPin(name); err != nil {
 				return cli.Usage(cmd, err)
 			}
-			return sessionSet(cmd.Context(), a, of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
+			return sessionSet(cmd.Context(), a, of, "pin", control.SessionSetRequest{Pin: name, ID: id},
+				"pinned "+name+" in session")
 		},
 		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
@@ -61,7 +62,8 @@ its age.`,
 			if err := session.ValidName(args[0]); err != nil {
 				return cli.Usage(cmd, err)
 			}
-			return sessionSet(cmd.Context(), a, of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0]+" in session")
+			return sessionSet(cmd.Context(), a, of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true},
+				"unpinned "+args[0]+" in session")
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -69,8 +71,8 @@ its age.`,
 	return cmd
 }
 
-// sessionSet requests a change of a session's state or pins. Then it prints the text in the parameter done, followed by the
-// session's name.
+// sessionSet requests a change of a session's state or pins. Then it prints the text in the parameter done, followed by
+// the session's name.
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
 	w, err := lifeWork(ctx, a, verb, "", "", of)
 	if err != nil {
@@ -102,13 +104,15 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 
 // sessionStates lists the commands that change the state of a session, with their help texts.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
-	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died, so that others can resume it",
+	{"pause", string(session.Paused), "paused session",
+		"Release a session whose mount has died, so that others can resume it",
 		`Pause releases the claim on a session whose mount has died, so that another machine can resume the session. An unmount
 does this automatically.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
 	{"close", string(session.Closed), "closed session", "Mark a session as finished, so that it cannot be mounted",
 		`Close marks a session as finished. All its checkpoints are kept, but it cannot be mounted until session reopen. The
 session must not be mounted.`, `  artifactfs session close fix-login -m merged`},
-	{"archive", string(session.Archived), "archived session", "Close a session, and let gc keep only its newest and pinned checkpoints",
+	{"archive", string(session.Archived), "archived session",
+		"Close a session, and let gc keep only its newest and pinned checkpoints",
 		`Archive closes a session, so that it cannot be mounted until session reopen. The next session gc keeps only its newest
 and its pinned checkpoints. The session must not be mounted. With a link to artifactfs serve, the session also becomes
 one file in the object store of the server, with all its checkpoints, and leaves the repository (repo archive).`,
@@ -125,9 +129,10 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string
 		cmd := &cobra.Command{
-			Use:     s.verb + " [DIR|SESSION|LINK] [-m REASON]",
-			Short:   s.short,
-			Long:    s.long + "\n\nThe session records the change with its time, its author ($ARTIFACTFS_ACTOR, else user and host) and the reason.",
+			Use:   s.verb + " [DIR|SESSION|LINK] [-m REASON]",
+			Short: s.short,
+			Long: s.long +
+				"\n\nThe session records the change with its time, its author ($ARTIFACTFS_ACTOR, else user and host) and the reason.",
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -143,8 +148,8 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	return cmds
 }
 
-// sessionGCCommand returns the command "session gc". The daemon that serves the session drops the checkpoints; if the session is
-// not mounted, the shared daemon drops them.
+// sessionGCCommand returns the command "session gc". The daemon that serves the session drops the checkpoints; if the
+// session is not mounted, the shared daemon drops them.
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
 	var all, daily cli.Days
@@ -170,7 +175,8 @@ Sessions that were deleted more than 7 days ago are removed permanently.`,
 				if of != "" || len(args) > 0 {
 					return cli.Usage(cmd, errors.New("want either a session or --all"))
 				}
-				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all),
+					Daily: time.Duration(daily)})
 			}
 			return sessionGC(cmd.Context(), a, cmp.Or(of, cli.First(args)),
 				control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})

@@ -95,8 +95,8 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	return printCheckpoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
-// printCheckpoints prints a table of checkpoints. An asterisk marks the checkpoints that are not pushed. The column RECORDED is
-// printed only if at least one checkpoint has records.
+// printCheckpoints prints a table of checkpoints. An asterisk marks the checkpoints that are not pushed. The column
+// RECORDED is printed only if at least one checkpoint has records.
 func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.Time) error {
 	if len(checkpoints) == 0 {
 		return nil
@@ -120,7 +120,8 @@ func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, cli.Ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, cli.Ago(p.Time, now), p.Reason, cli.Count(p.Changed),
+			cli.BytesOf(p.Bytes),
 			column(cli.Count(p.Recorded)), branchText(p), message)
 	}
 	w.Flush()

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionMergeCommand returns the command "session merge". The session that receives the changes must be mounted; the other session
-// need not be mounted.
+// sessionMergeCommand returns the command "session merge". The session that receives the changes must be mounted; the
+// other session need not be mounted.
 func sessionMergeCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
@@ -40,8 +40,8 @@ are fetched. Without @ID, merge uses the newest checkpoint of SESSION. The exit 
 	return cmd
 }
 
-// sessionMerge merges another session into the mounted session and prints the result. After conflicts the exit code is 1. The hint
-// on stderr names the checkpoint that was made before the merge, which can be restored to undo the merge.
+// sessionMerge merges another session into the mounted session and prints the result. After conflicts the exit code is
+// 1. The hint on stderr names the checkpoint that was made before the merge, which can be restored to undo the merge.
 func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
 	w, err := SessionOf(ctx, a, "merge", of)
 	if err != nil {
@@ -86,7 +86,8 @@ func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) erro
 	}
 	fmt.Fprintf(a.Stdout, "merged %s@%s: %s changed, %s in conflict\n", r.Of, reply.Theirs.ID,
 		cli.Plural(int64(len(reply.Changes)), "path"), cli.Count(int64(len(reply.Conflicts))))
-	fmt.Fprintf(a.Stderr, "artifactfs: saved the previous state (artifactfs session restore -C %s %s --staged undoes the merge)\n",
+	fmt.Fprintf(a.Stderr,
+		"artifactfs: saved the previous state (artifactfs session restore -C %s %s --staged undoes the merge)\n",
 		cli.ShellWord(reply.Dir), reply.Before.ID)
 	if len(reply.Conflicts) > 0 {
 		return cli.ExitCode(control.ExitFailed)

@@ -86,8 +86,11 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
   artifactfs session promote HEAD --to :release-1.2 --merge
   artifactfs session promote fix-login@before-rename --to https://git.example.org/app.git:main
   artifactfs session promote --pull-request --title 'Fix login' --forge-token-file ~/.github-token`,
-		Args:              cli.Arguments(0, 1, "[POINT]"),
-		RunE:              func(cmd *cobra.Command, args []string) error { return sessionPromote(cmd, a, f, cli.First(args)) },
+		Args: cli.Arguments(0, 1, "[POINT]"),
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return sessionPromote(cmd, a, f, cli.First(args))
+		},
 		ValidArgsFunction: completeCheckpoints(a, &f.of, 1),
 	}
 	flags := cmd.Flags()
@@ -95,7 +98,8 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
 	flags.BoolVar(&f.ff, "ff", false, "move the branch by a fast-forward only (default)")
 	flags.BoolVar(&f.squash, "squash", false, "put the changes on the branch as one commit")
 	flags.BoolVar(&f.merge, "merge", false, "join the branch and the commits by a merge commit")
-	flags.StringVarP(&f.message, "message", "m", "", "message of the new commit of --squash and --merge (default: a list of the commits)")
+	flags.StringVarP(&f.message, "message", "m", "",
+		"message of the new commit of --squash and --merge (default: a list of the commits)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "push nothing, print what would be pushed")
 	flags.BoolVar(&f.pullRequest, "pull-request", false, "push to another branch, and open a pull request to the branch")
 	flags.StringVar(&f.title, "title", "", "title of the pull request (default: from session summary)")
@@ -121,8 +125,9 @@ func (f promoteFlags) request(cmd *cobra.Command, a *cli.App) (r control.Session
 	if !f.pullRequest && (f.title != "" || f.head != "" || f.forge != "" || f.forgeURL != "" || f.tokenFile != "") {
 		return usage("--title, --head and --forge... need --pull-request")
 	}
-	r = control.SessionPromoteRequest{Method: control.PromoteFF, Message: f.message, DryRun: f.dryRun, PullRequest: f.pullRequest,
-		PullBranch: f.head, Identity: control.Identity()}
+	r = control.SessionPromoteRequest{Method: control.PromoteFF, Message: f.message, DryRun: f.dryRun,
+		PullRequest: f.pullRequest,
+		PullBranch:  f.head, Identity: control.Identity()}
 	switch {
 	case f.squash:
 		r.Method = control.PromoteSquash
@@ -145,7 +150,8 @@ func splitTarget(word string) (to, branch string) {
 			return word, ""
 		}
 		from += len(scheme) + len("://")
-	} else if host, _, ok := strings.Cut(word, ":"); ok && host != "" && host != control.RemoteOrigin && !strings.Contains(host, "/") {
+	} else if host, _, ok := strings.Cut(word, ":"); ok && host != "" && host != control.RemoteOrigin &&
+		!strings.Contains(host, "/") {
 		from = len(host) + 1
 	}
 	if _, err := os.Lstat(word); from == 0 && err == nil {
@@ -247,14 +253,16 @@ func printPromoted(a *cli.App, r promoteReply) error {
 
 // hub returns the forge of the repository to which the commits are to be pushed, with the token for its API. To find
 // the repository, hub requests a dry run of the promotion.
-func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.SessionPromoteRequest) (*forge.Forge, error) {
+func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work,
+	r control.SessionPromoteRequest) (*forge.Forge, error) {
 	r.DryRun = true
 	reply, err := control.SessionPromote(ctx, w.client, r)
 	if err != nil {
 		return nil, cli.Failure("promote", w.name(), err)
 	}
 	failed := func(cause, hint string) error {
-		return &control.Error{Code: control.ExitUsage, Verb: "open pull request on", Object: reply.Target, Cause: cause, Hint: hint}
+		return &control.Error{Code: control.ExitUsage, Verb: "open pull request on", Object: reply.Target,
+			Cause: cause, Hint: hint}
 	}
 	token, err := f.token(ctx, a, w, reply.Target)
 	if err != nil {
@@ -264,7 +272,8 @@ func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.Ses
 		return nil, failed("there is no token for the forge",
 			"set $"+cli.ForgeTokenVariable+", use --forge-token-file, or store the password in a git credential helper")
 	}
-	hub, err := forge.New(forge.Options{Repository: reply.Target, Kind: forge.Kind(f.forge), URL: f.forgeURL, Token: token})
+	hub, err := forge.New(forge.Options{Repository: reply.Target, Kind: forge.Kind(f.forge), URL: f.forgeURL,
+		Token: token})
 	if err != nil {
 		return nil, failed(err.Error(), "add --forge "+strings.Join(forge.Kinds, "|")+", and --forge-url for its address")
 	}
@@ -272,7 +281,8 @@ func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.Ses
 }
 
 // open opens a pull request for the branch that was pushed.
-func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r control.SessionPromoteReply) (*pullRequest, error) {
+func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work,
+	r control.SessionPromoteReply) (*pullRequest, error) {
 	ask := control.SessionSummaryRequest{Of: w.of, SessionRemote: w.at, ID: r.Checkpoint, Committed: true}
 	s, err := control.SessionSummary(ctx, w.client, ask)
 	if err != nil {
@@ -284,8 +294,9 @@ func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r cont
 	}
 	opened, err := hub.Open(ctx, p)
 	if err != nil {
-		return nil, &control.Error{Code: control.ExitRemote, Verb: "open pull request for", Object: r.Branch + " of " + r.Target,
-			Cause: err.Error(), Hint: "the branch was pushed; check the token of the forge, and run the command again"}
+		return nil, &control.Error{Code: control.ExitRemote, Verb: "open pull request for",
+			Object: r.Branch + " of " + r.Target,
+			Cause:  err.Error(), Hint: "the branch was pushed; check the token of the forge, and run the command again"}
 	}
 	return &pullRequest{URL: opened.URL, Number: opened.Number, Created: opened.Created}, nil
 }

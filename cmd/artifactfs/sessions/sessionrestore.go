@@ -23,8 +23,8 @@ type restoreOptions struct {
 	request control.RestoreRequest
 }
 
-// sessionRestoreCommand returns the command "session restore". The daemon first makes a checkpoint, which can be restored to undo
-// the change.
+// sessionRestoreCommand returns the command "session restore". The daemon first makes a checkpoint, which can be
+// restored to undo the change.
 func sessionRestoreCommand(a *cli.App) *cobra.Command {
 	var o restoreOptions
 	var turn int
@@ -144,7 +144,8 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: saved the previous state (artifactfs session restore -C %s %s undoes the restore)\n",
+		fmt.Fprintf(a.Stderr,
+			"artifactfs: saved the previous state (artifactfs session restore -C %s %s undoes the restore)\n",
 			cli.ShellWord(r.Dir), r.Before.ID)
 	}
 }

@@ -90,7 +90,8 @@ func (o setFlags) change(cmd *cobra.Command) (*profile.Change, error) {
 		}
 		o.task = strings.TrimSpace(string(text))
 	}
-	c.Title, c.Task, c.Owner, c.Hold = set("title", &o.title), set("task", &o.task), set("owner", &o.owner), set("hold", &o.hold)
+	c.Title, c.Task, c.Owner, c.Hold = set("title", &o.title), set("task", &o.task), set("owner", &o.owner),
+		set("hold", &o.hold)
 	if c.Hold != nil && strings.TrimSpace(o.hold) == "" {
 		return nil, errors.New("reason of the hold is empty: use --no-hold to release a hold")
 	}
@@ -168,7 +169,8 @@ func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest,
 	return err
 }
 
-// lifeWork returns the session that -C, --session-remote and the argument of a command select: a name, a directory of a mount, or a link.
+// lifeWork returns the session that -C, --session-remote and the argument of a command select: a name, a directory of a
+// mount, or a link.
 func lifeWork(ctx context.Context, a *cli.App, verb, of, remote, name string) (work, error) {
 	_, link, err := cli.LinkIn(verb, name)
 	switch {
@@ -210,7 +212,8 @@ type filter struct {
 }
 
 func (f filter) apply(all []control.SessionInfo) []control.SessionInfo {
-	return slices.DeleteFunc(all, func(s control.SessionInfo) bool { return f.owner != "" && s.Owner != f.owner || !s.Tagged(f.tags...) })
+	return slices.DeleteFunc(all,
+		func(s control.SessionInfo) bool { return f.owner != "" && s.Owner != f.owner || !s.Tagged(f.tags...) })
 }
 
 // titleColumns returns the columns with owner and title for a line of "session list". It returns "" if shown is false,

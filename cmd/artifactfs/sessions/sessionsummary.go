@@ -49,7 +49,8 @@ func sessionSummary(ctx context.Context, a *cli.App, of, remote, since, point st
 	if err != nil {
 		return err
 	}
-	reply, err := control.SessionSummary(ctx, w.client, control.SessionSummaryRequest{Of: w.of, SessionRemote: w.at, ID: id, Since: since})
+	reply, err := control.SessionSummary(ctx, w.client,
+		control.SessionSummaryRequest{Of: w.of, SessionRemote: w.at, ID: id, Since: since})
 	if err != nil {
 		return cli.Failure("summarise", w.name(), err)
 	}

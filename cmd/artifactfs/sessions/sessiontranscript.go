@@ -73,8 +73,8 @@ With --follow, transcript prints new records as they are appended, until Ctrl-C.
 // followPause is the interval at which --follow requests new records.
 const followPause = 300 * time.Millisecond
 
-// sessionTranscript prints the transcript. With --follow it then prints new records until ctx ends. In this case, only an error
-// before the first reply ends the command, because the daemon may be restarting when a later error occurs.
+// sessionTranscript prints the transcript. With --follow it then prints new records until ctx ends. In this case, only
+// an error before the first reply ends the command, because the daemon may be restarting when a later error occurs.
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
@@ -105,7 +105,8 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 }
 
 // printTranscript prints the records whose IDs are not in the map printed yet, and adds these IDs to the map.
-func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
+func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions,
+	printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
 			return cli.Printed(err)
@@ -154,7 +155,8 @@ type commonMembers struct {
 // maxShown is the maximum length in bytes of each part of a tool call that is printed as text.
 const maxShown = 200
 
-// readRecord returns the kind of a record and its text. If the kind is unknown, the text is the shortened JSON of the record.
+// readRecord returns the kind of a record and its text. If the kind is unknown, the text is the shortened JSON of the
+// record.
 func readRecord(r control.TranscriptRecord) (kind, text string) {
 	if r.Erased != nil {
 		text = "erased by " + r.Erased.By
@@ -219,7 +221,8 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	for i, l := range lines {
 		lines[i] = cli.OneLine(l)
 	}
-	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
+	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind,
+		strings.Join(lines, "\n    "))
 	return err
 }
 
@@ -240,6 +243,7 @@ func printMarkdown(out io.Writer, r control.TranscriptRecord) error {
 		}
 	}
 	quoted := strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n> ")
-	_, err := fmt.Fprintf(out, "\n**%s**, %s, %s\n\n> %s\n", kind, dashed(r.Actor), r.Time.UTC().Format(time.RFC3339), quoted)
+	_, err := fmt.Fprintf(out, "\n**%s**, %s, %s\n\n> %s\n", kind, dashed(r.Actor),
+		r.Time.UTC().Format(time.RFC3339), quoted)
 	return err
 }

@@ -47,8 +47,9 @@ branch.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&remote, "session-remote", "", "the git repository `URL` that has the session (default: the session remote of\n"+
-		"the session on this host)")
+	f.StringVar(&remote, "session-remote", "",
+		"the git repository `URL` that has the session (default: the session remote of\n"+
+			"the session on this host)")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&takeOver, "take-over", false, "delete the session even if another machine seems to use it")
 	ofFlag(a, cmd, &of)

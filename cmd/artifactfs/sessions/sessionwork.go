@@ -79,7 +79,8 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "JSON is missing: stdin was empty",
 			Hint: "artifactfs session note --help"}
 	case !json.Valid(content):
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "text is not valid JSON", Hint: "artifactfs session note --help"}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "text is not valid JSON",
+			Hint: "artifactfs session note --help"}
 	}
 	r.JSON = content
 	w, err := SessionOf(ctx, a, "note", of)
@@ -137,13 +138,14 @@ If the input stays open, record appends the lines that it has read at each pause
 const (
 	recordPause = 200 * time.Millisecond // pause in the input after which pending lines are sent
 	recordLines = 1000                   // maximum number of lines in a request
-	recordBytes = 256 << 10              // maximum bytes in a request before its last line is added; quoting at most doubles the size
+	// maximum bytes in a request before its last line is added; quoting at most doubles the size
+	recordBytes = 256 << 10
 	// MaxRecordLine is the maximum length of a line in bytes.
 	MaxRecordLine = 256 << 10
 )
 
-// sessionRecord appends the lines of a file, or of stdin, to the transcript. If a request fails, the lines of the earlier
-// requests stay recorded, and their number is printed.
+// sessionRecord appends the lines of a file, or of stdin, to the transcript. If a request fails, the lines of the
+// earlier requests stay recorded, and their number is printed.
 func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
@@ -189,9 +191,9 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// Batches reads lines from in and calls write with them, in batches. A batch contains all lines that are available, up to
-// recordLines lines and recordBytes bytes; it is written at the latest when no new line has arrived for recordPause. Batches
-// returns the first error of write or of the input.
+// Batches reads lines from in and calls write with them, in batches. A batch contains all lines that are available, up
+// to recordLines lines and recordBytes bytes; it is written at the latest when no new line has arrived for recordPause.
+// Batches returns the first error of write or of the input.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -236,7 +238,8 @@ func Batches(ctx context.Context, in io.Reader, write func(lines []string) error
 	}
 }
 
-// readRecords reads lines from in and sends them to the channel lines. It returns an error for a line that is not a JSON object.
+// readRecords reads lines from in and sends them to the channel lines. It returns an error for a line that is not a
+// JSON object.
 func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 	scanner := bufio.NewScanner(in)
 	scanner.Buffer(nil, MaxRecordLine)
@@ -246,7 +249,8 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 			continue
 		}
 		if line[0] != '{' || !json.Valid(line) {
-			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: fmt.Sprintf("line %d", n), Cause: "line is not a JSON object"}
+			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: fmt.Sprintf("line %d", n),
+				Cause: "line is not a JSON object"}
 		}
 		select {
 		case lines <- string(line):
@@ -255,7 +259,8 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 		}
 	}
 	if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "line is longer than " + cli.BytesOf(MaxRecordLine)}
+		return &control.Error{Code: control.ExitUsage, Verb: "record",
+			Cause: "line is longer than " + cli.BytesOf(MaxRecordLine)}
 	} else if err != nil {
 		return fmt.Errorf("read records: %w", err)
 	}

@@ -129,7 +129,8 @@ func (m *monitored) writeFirstIndex() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	u := &index.Untracked{Ident: index.Ident(m.dir), Flags: index.ShowNormal, PerDirectory: ".gitignore", InfoExclude: index.Exclude{ID: index.ExcludeID(object.SHA1, exclude)}}
+	u := &index.Untracked{Ident: index.Ident(m.dir), Flags: index.ShowNormal, PerDirectory: ".gitignore",
+		InfoExclude: index.Exclude{ID: index.ExcludeID(object.SHA1, exclude)}}
 	b := index.NewBuilder(index.Options{Version: 2, Token: "j:0", Untracked: u})
 	old := syscall.NsecToTimespec(1_600_000_000e9) // time that is older than the index
 	stat := func(path string) index.Stat {
@@ -138,7 +139,8 @@ func (m *monitored) writeFirstIndex() {
 		if err := syscall.Lstat(name, &st); err != nil {
 			m.t.Fatal(err)
 		}
-		return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid, Size: uint32(st.Size)}
+		return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid,
+			Size: uint32(st.Size)}
 	}
 	b.Dir("", object.MustID(m.git("rev-parse", "HEAD^{tree}")), stat(""))
 	for _, line := range strings.Split(m.git("ls-tree", "-r", "-t", "HEAD"), "\n") {
@@ -198,7 +200,8 @@ func (m *monitored) truthOf(args ...string) string {
 		m.t.Fatal(err)
 	}
 	m.t.Setenv("ARTIFACTFS_TEST_INDEX", file)
-	alias := "alias.truth=!GIT_INDEX_FILE=\"$ARTIFACTFS_TEST_INDEX\" git -c core.fsmonitor=false -c core.untrackedCache=false"
+	alias :=
+		"alias.truth=!GIT_INDEX_FILE=\"$ARTIFACTFS_TEST_INDEX\" git -c core.fsmonitor=false -c core.untrackedCache=false"
 	return m.git(append([]string{"-c", alias, "truth"}, args...)...)
 }
 
@@ -253,7 +256,8 @@ func forClients(t *testing.T, test func(t *testing.T, socket bool)) {
 
 func someFiles() map[string]gittest.File {
 	files := map[string]gittest.File{
-		".gitignore": {Data: []byte("*.o\n/build\n")}, "sub/.gitignore": {Data: []byte("*.a\n!keep.o\n")}, "sub/deep/.gitignore": {Data: []byte("secret\n")},
+		".gitignore": {Data: []byte("*.o\n/build\n")}, "sub/.gitignore": {Data: []byte("*.a\n!keep.o\n")},
+		"sub/deep/.gitignore": {Data: []byte("secret\n")},
 	}
 	for _, dir := range []string{"", "sub/", "sub/deep/", "sub/deep/er/", "other/", "other/one/", "other/two/"} {
 		for _, name := range []string{"f", "g", "h"} {
@@ -284,7 +288,8 @@ func TestGitExaminesReportedPaths(t *testing.T) {
 			}
 		}
 		m.git("commit", "-qam", "changed")
-		if out, e := m.status(); out != "" || e.lstat > 1 || e.opendir > 2 { // git invalidates its untracked cache of the directories of added files
+		// git invalidates its untracked cache of the directories of added files
+		if out, e := m.status(); out != "" || e.lstat > 1 || e.opendir > 2 {
 			t.Errorf("git status after a commit: got %q, counts %+v", out, e)
 		}
 		if out, e := m.status(); out != "" || e != (callCounts{}) {
@@ -448,7 +453,8 @@ func TestDiffWithCommit(t *testing.T) {
 		if err := os.Remove(filepath.Join(m.dir, "h")); err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range []string{"diff HEAD", "diff HEAD -- sub", "diff --raw HEAD", "diff --name-status HEAD -- other sub", "diff --cached HEAD", "diff", "diff -- sub"} {
+		for _, command := range []string{"diff HEAD", "diff HEAD -- sub", "diff --raw HEAD",
+			"diff --name-status HEAD -- other sub", "diff --cached HEAD", "diff", "diff -- sub"} {
 			if got, want := m.git(strings.Fields(command)...), m.truthOf(strings.Fields(command)...); got != want {
 				t.Errorf("git %s printed\n%s\nwant\n%s", command, got, want)
 			}

@@ -2,18 +2,18 @@
 // since the previous query. It listens on the socket in the git directory at which git 2.55 and later expect git's own
 // monitor on Linux. Older versions of git use a hook program that connects to the same socket (package query).
 //
-// A query is a token. The answer is the next token and the changed paths. The queries "quit" and "flush" are commands of
-// `git fsmonitor--daemon`. After "quit" the server stops listening for a moment, long enough for git to notice that the
-// monitor has ended. "flush" is answered like a query with an unknown token.
+// A query is a token. The answer is the next token and the changed paths. The queries "quit" and "flush" are commands
+// of `git fsmonitor--daemon`. After "quit" the server stops listening for a moment, long enough for git to notice that
+// the monitor has ended. "flush" is answered like a query with an unknown token.
 //
 // # Keeping git from starting its own monitor
 //
 // If no process listens on the socket, git waits for a second and then starts its own monitor. That monitor would watch
-// the mount's directory even while nothing is mounted there, and would answer all later queries. The server prevents this
-// in two ways. First, when the server closes, it leaves the socket file in the directory. git then waits for the next
-// server, which replaces the file by a rename. Second, the server creates the lock file that git's monitor would create
-// before its socket. While this file exists, git's monitor does not start, and git searches for changes itself, which is
-// slower but correct.
+// the mount's directory even while nothing is mounted there, and would answer all later queries. The server prevents
+// this in two ways. First, when the server closes, it leaves the socket file in the directory. git then waits for the
+// next server, which replaces the file by a rename. Second, the server creates the lock file that git's monitor would
+// create before its socket. While this file exists, git's monitor does not start, and git searches for changes itself,
+// which is slower but correct.
 package fsmonitor
 
 import (
@@ -37,24 +37,27 @@ const (
 	lockName = query.Socket + ".lock" // name of the lock file that git's own monitor uses
 	newName  = query.Socket + ".new"  // temporary name of a new socket, which is then renamed
 
-	noToken = "0" // a token that Ask never returns, so for this token the monitor always answers "everything may have changed"
+	// a token that Ask never returns, so for this token the monitor always answers "everything may have changed"
+	noToken = "0"
 
-	maxToken   = 64 << 10               // maximum size of a query in bytes
-	maxClients = 256                    // maximum number of connections at a time; further connections wait in the kernel's queue
+	maxToken = 64 << 10 // maximum size of a query in bytes
+	// maximum number of connections at a time; further connections wait in the kernel's queue
+	maxClients = 256
 	patience   = 10 * time.Second       // time limit for a client to send its query, and then to receive the answer
 	grace      = 500 * time.Millisecond // time limit that replaces patience while the server closes
 	absence    = 300 * time.Millisecond // pause after "quit", and after errors of accept(2) and listen(2)
 )
 
-// Ask is a function that returns the changes since the journal position token: the next token and the changed paths, relative to
-// the root. The paths of directories end with a slash. If the result all is true, the changes are not known, and git must examine
-// all paths. The parameter pid is the process that asks, or 0 if it is in another pid namespace.
+// Ask is a function that returns the changes since the journal position token: the next token and the changed paths,
+// relative to the root. The paths of directories end with a slash. If the result all is true, the changes are not
+// known, and git must examine all paths. The parameter pid is the process that asks, or 0 if it is in another pid
+// namespace.
 type Ask func(ctx context.Context, pid int32, token string) (next string, paths []string, all bool, err error)
 
 // Options pass the socket from a server that died to this server, and from this server to its successor.
 type Options struct {
-	// Inherited is the listening socket of a server that died, or nil. The server answers the connections that already wait on
-	// this socket. Serve takes ownership of the file.
+	// Inherited is the listening socket of a server that died, or nil. The server answers the connections that already
+	// wait on this socket. Serve takes ownership of the file.
 	Inherited *os.File
 	// Keep is called with each listening socket before clients can find it, so that the socket can be passed to a
 	// successor. Keep must not close the file. It may be nil.
@@ -77,7 +80,8 @@ type Server struct {
 	clients  map[*net.UnixConn]bool // open connections; Close shortens their deadlines
 }
 
-// Serve listens on the socket of a git directory and answers queries with the results of the function ask, until Close is called.
+// Serve listens on the socket of a git directory and answers queries with the results of the function ask, until Close
+// is called.
 func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	l, err := inherit(gitDir, o.Inherited)
 	if l == nil && err == nil {
@@ -86,7 +90,8 @@ func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve file system monitor: %w", err)
 	}
-	s := &Server{gitDir: gitDir, ask: ask, keep: o.Keep, room: make(chan struct{}, maxClients), listener: l, clients: map[*net.UnixConn]bool{}}
+	s := &Server{gitDir: gitDir, ask: ask, keep: o.Keep, room: make(chan struct{}, maxClients), listener: l,
+		clients: map[*net.UnixConn]bool{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done.Add(1)
 	go s.run(l)
@@ -117,7 +122,8 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// isShut reports whether a listening socket was shut down by shutdown(2), after which clients can no longer connect to it.
+// isShut reports whether a listening socket was shut down by shutdown(2), after which clients can no longer connect to
+// it.
 func isShut(l *net.UnixListener) bool {
 	shut := true
 	raw, err := l.SyscallConn()
@@ -131,8 +137,8 @@ func isShut(l *net.UnixListener) bool {
 	return err != nil || shut
 }
 
-// shut refuses further connections on the listener and closes it. It calls shutdown(2), because close(2) alone would leave the
-// socket open if other processes have the same socket open.
+// shut refuses further connections on the listener and closes it. It calls shutdown(2), because close(2) alone would
+// leave the socket open if other processes have the same socket open.
 func shut(l *net.UnixListener) {
 	if raw, err := l.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
@@ -149,7 +155,8 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := lock.Close(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(gitDir) // the socket is created through this descriptor, because its path is limited to 107 bytes (unix(7))
+	// the socket is created through this descriptor, because its path is limited to 107 bytes (unix(7))
+	dir, err := os.Open(gitDir)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +221,8 @@ func (s *Server) accept(l *net.UnixListener) {
 	}
 }
 
-// again waits for the duration absence after git has sent "quit", and then listens again. It returns nil if the server is closed.
+// again waits for the duration absence after git has sent "quit", and then listens again. It returns nil if the server
+// is closed.
 func (s *Server) again() *net.UnixListener {
 	for {
 		select {
@@ -337,8 +345,8 @@ func (s *Server) away(l *net.UnixListener) bool {
 	return s.listener != l
 }
 
-// Close stops listening and waits until the queries in progress are answered. The socket file remains, so that later clients wait
-// for the next server.
+// Close stops listening and waits until the queries in progress are answered. The socket file remains, so that later
+// clients wait for the next server.
 func (s *Server) Close() error {
 	s.cancel()
 	s.stopListening()

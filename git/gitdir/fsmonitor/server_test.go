@@ -102,7 +102,8 @@ func TestBadClients(t *testing.T) {
 		return "n:1", []string{strings.Repeat("p", 1<<20)}, false, nil
 	})
 	for _, said := range []string{
-		"", "0", "zzzz", "0001", "0002x", "0003", "fff5", "ffff", "0005", "GET / HTTP/1.0\r\n\r\n", strings.Repeat("0008abcd", maxToken),
+		"", "0", "zzzz", "0001", "0002x", "0003", "fff5", "ffff", "0005", "GET / HTTP/1.0\r\n\r\n",
+		strings.Repeat("0008abcd", maxToken),
 	} {
 		c := dial(t, dir)
 		if _, err := io.WriteString(c, said); err != nil && said == "" {

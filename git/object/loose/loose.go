@@ -1,8 +1,10 @@
-// Package loose presents a blob in the form of a loose object of git, which can be read at any offset without first being compressed.
+// Package loose presents a blob in the form of a loose object of git, which can be read at any offset without first
+// being compressed.
 //
-// A loose object is a zlib stream (RFC 1950) of a header and the contents of the object (gitformat-loose). Deflate (RFC 1951) has blocks
-// that store their bytes without compression. With these blocks the size of the stream depends only on the size of the contents, and
-// each byte of the contents has a known offset. Only the checksum at the end of the stream depends on all bytes.
+// A loose object is a zlib stream (RFC 1950) of a header and the contents of the object (gitformat-loose). Deflate (RFC
+// 1951) has blocks that store their bytes without compression. With these blocks the size of the stream depends only on
+// the size of the contents, and each byte of the contents has a known offset. Only the checksum at the end of the
+// stream depends on all bytes.
 package loose
 
 import (
@@ -16,8 +18,8 @@ import (
 )
 
 const (
-	// maxBlock is the maximum number of bytes in a stored block (RFC 1951, 3.2.4), and blockHeader the size of its header: the type of the
-	// block, the number of bytes, and the complement of this number.
+	// maxBlock is the maximum number of bytes in a stored block (RFC 1951, 3.2.4), and blockHeader the size of its header:
+	// the type of the block, the number of bytes, and the complement of this number.
 	maxBlock    = 1<<16 - 1
 	blockHeader = 1 + 2 + 2
 	// fullBlock is the size of a block with the maximum number of bytes.

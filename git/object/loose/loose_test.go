@@ -25,7 +25,8 @@ func random(n int) []byte {
 }
 
 // sizes lists sizes of contents near the limits of blocks. The header of a blob of 65,524 to 65,535 bytes has 11 bytes.
-var sizes = []int{0, 1, 2, 9, 10, 99, 100, 4095, 4096, 65_523, 65_524, 65_525, 65_535, 65_536, 131_058, 131_059, 131_060, 200_000}
+var sizes = []int{0, 1, 2, 9, 10, 99, 100, 4095, 4096, 65_523, 65_524, 65_525, 65_535, 65_536, 131_058, 131_059,
+	131_060, 200_000}
 
 // TestGitReads writes loose objects to the objects directory of a repository, and compares the contents that git reads
 // there.

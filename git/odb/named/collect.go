@@ -12,14 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 )
 
-// Collector collects the ids of the blobs that trees name. It takes 26 to 31 bytes for each id of SHA-1, and 38 to 43 for SHA-256,
-// without pointers, so that the garbage collector does not scan them. Only one goroutine may use it.
+// Collector collects the ids of the blobs that trees name. It takes 26 to 31 bytes for each id of SHA-1, and 38 to 43
+// for SHA-256, without pointers, so that the garbage collector does not scan them. Only one goroutine may use it.
 type Collector struct {
 	idLen  int
 	seed   uint64   // random number, so that a remote cannot choose ids that collide in slots
 	n      int      // number of ids
 	chunks [][]byte // the ids, in the order in which they were added; each chunk has room for chunkIDs
-	slots  []uint32 // number of the id + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
+	// number of the id + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
+	slots []uint32
 }
 
 const chunkIDs = 1 << 10
@@ -47,8 +48,8 @@ func (c *Collector) AddTree(content []byte) {
 	}
 }
 
-// AddChanged adds the blobs that a tree names. The tree base must have been added before. Most trees of a history are deltas against
-// a tree with almost the same entries, and the entries that both trees have need not be looked up.
+// AddChanged adds the blobs that a tree names. The tree base must have been added before. Most trees of a history are
+// deltas against a tree with almost the same entries, and the entries that both trees have need not be looked up.
 func (c *Collector) AddChanged(base, content []byte) {
 	for len(content) > 0 {
 		same := commonPrefix(base, content)
@@ -112,8 +113,9 @@ type entry struct {
 	size int  // size of the entry in bytes
 }
 
-// entry parses the first entry of a tree: a mode in octal digits, a space, a name, a zero byte and an id. Like git, it takes an entry for
-// a blob if it is neither a tree nor a gitlink. It returns false if the entry is invalid or truncated.
+// entry parses the first entry of a tree: a mode in octal digits, a space, a name, a zero byte and an id. Like git, it
+// takes an entry for a blob if it is neither a tree nor a gitlink. It returns false if the entry is invalid or
+// truncated.
 func (c *Collector) entry(b []byte) (e entry, ok bool) {
 	const typeMask, tree, gitlink = 0o170000, 0o040000, 0o160000
 	mode := uint32(0)
@@ -178,7 +180,8 @@ func (c *Collector) slot(id []byte) int {
 	}
 }
 
-// Encode returns the file for the collected ids. It takes as much memory as the file has bytes, and sorts with two goroutines.
+// Encode returns the file for the collected ids. It takes as much memory as the file has bytes, and sorts with two
+// goroutines.
 func (c *Collector) Encode() []byte {
 	out := make([]byte, firstID+c.n*c.idLen+crcSize)
 	ids := out[firstID : len(out)-crcSize]

@@ -125,7 +125,8 @@ func TestMergeAndOrder(t *testing.T) {
 	for _, f := range formats {
 		ids := randomIDs(f, 2000)
 		sets := []*Set{
-			collected(t, f, tree(ids[:1200])), collected(t, f, tree(ids[800:])), collected(t, f, nil), collected(t, f, tree(ids[500:900])),
+			collected(t, f, tree(ids[:1200])), collected(t, f, tree(ids[800:])), collected(t, f, nil),
+			collected(t, f, tree(ids[500:900])),
 		}
 		if got := listed(sets); !slices.Equal(got, ids) || Count(sets) != len(ids) {
 			t.Errorf("sets list %d ids and count %d, want %d", len(got), Count(sets), len(ids))

@@ -1,10 +1,12 @@
-// Package named stores which blobs the trees of a pack name: the ids of the files and symbolic links in these trees, sorted, in one
-// file for each pack. A blob that a tree names is called a named blob. Gitlinks name commits, so they do not count.
+// Package named stores which blobs the trees of a pack name: the ids of the files and symbolic links in these trees,
+// sorted, in one file for each pack. A blob that a tree names is called a named blob. Gitlinks name commits, so they do
+// not count.
 //
-// A file has a header of 16 bytes: the mark "afsnamed", the version and the length of an id, which are numbers of 32 bits. A table
-// follows as in a pack index: for each value of the first byte of an id, the number of ids up to this value. The ids follow, sorted and
-// without duplicates, and at the end the CRC-32C of all bytes before. All numbers are big-endian. An id takes 20 bytes with SHA-1 and 32
-// with SHA-256. The file can be computed from the pack again, so a damaged file costs time, but no data.
+// A file has a header of 16 bytes: the mark "afsnamed", the version and the length of an id, which are numbers of 32
+// bits. A table follows as in a pack index: for each value of the first byte of an id, the number of ids up to this
+// value. The ids follow, sorted and without duplicates, and at the end the CRC-32C of all bytes before. All numbers are
+// big-endian. An id takes 20 bytes with SHA-1 and 32 with SHA-256. The file can be computed from the pack again, so a
+// damaged file costs time, but no data.
 //
 // The package does not access packs and does not decide when a file is written: see odb.Named.
 package named
@@ -48,14 +50,14 @@ type Set struct {
 	n      int
 }
 
-// Path returns the path of the file for the pack at path, which has no suffix. The files are in the directory info/artifactfs-named beside
-// the directory of the packs, in which git reports files that it does not know as garbage.
+// Path returns the path of the file for the pack at path, which has no suffix. The files are in the directory
+// info/artifactfs-named beside the directory of the packs, in which git reports files that it does not know as garbage.
 func Path(pack string) string {
 	return filepath.Join(filepath.Dir(filepath.Dir(pack)), "info", "artifactfs-named", filepath.Base(pack))
 }
 
-// Open maps a file into memory and parses it. The mapping remains valid after the file was removed, and ends when the Set is not
-// reachable any more.
+// Open maps a file into memory and parses it. The mapping remains valid after the file was removed, and ends when the
+// Set is not reachable any more.
 func Open(path string, f object.Format) (*Set, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -81,13 +83,15 @@ func Open(path string, f object.Format) (*Set, error) {
 	return s, nil
 }
 
-// Parse returns the Set whose file has the bytes data. It returns ErrDamaged if the file is invalid. The Set refers to data.
+// Parse returns the Set whose file has the bytes data. It returns ErrDamaged if the file is invalid. The Set refers to
+// data.
 func Parse(data []byte, f object.Format) (*Set, error) {
 	s := &Set{data: data, format: f, idLen: f.Size()}
 	if len(data) < firstID+crcSize || string(data[:len(mark)]) != mark {
 		return nil, fmt.Errorf("%w: header is missing or invalid", ErrDamaged)
 	}
-	if v, n := binary.BigEndian.Uint32(data[len(mark):]), binary.BigEndian.Uint32(data[len(mark)+4:]); v != version || int(n) != s.idLen {
+	if v, n := binary.BigEndian.Uint32(data[len(mark):]), binary.BigEndian.Uint32(data[len(mark)+4:]); v != version ||
+		int(n) != s.idLen {
 		return nil, fmt.Errorf("%w: unsupported version %d or size of ids: %d bytes", ErrDamaged, v, n)
 	}
 	last := 0
@@ -140,8 +144,8 @@ func (s *Set) Has(id object.ID) bool {
 	return found
 }
 
-// search returns the position of the first id that is not less than want, which has at least 8 bytes. Ids are evenly distributed, so it
-// estimates the position from the value of the id, and finds it a few steps from there.
+// search returns the position of the first id that is not less than want, which has at least 8 bytes. Ids are evenly
+// distributed, so it estimates the position from the value of the id, and finds it a few steps from there.
 func (s *Set) search(want []byte) int {
 	lo, hi := s.bucket(want[0])
 	if lo == hi {
@@ -228,8 +232,8 @@ next:
 	return true
 }
 
-// From returns the ids of all sets that have the first byte b, in order and without duplicates. It starts with the first id after the
-// parameter after; the zero id stands for the start. All sets have the same object format.
+// From returns the ids of all sets that have the first byte b, in order and without duplicates. It starts with the
+// first id after the parameter after; the zero id stands for the start. All sets have the same object format.
 func From(sets []*Set, b byte, after object.ID) iter.Seq[object.ID] {
 	return func(yield func(object.ID) bool) {
 		defer runtime.KeepAlive(sets)
@@ -286,8 +290,8 @@ type cursor struct {
 	at, to int
 }
 
-// merged returns the ids of all cursors, in order and without duplicates. The bytes of an id are valid until the next one. The slice of
-// cursors is modified.
+// merged returns the ids of all cursors, in order and without duplicates. The bytes of an id are valid until the next
+// one. The slice of cursors is modified.
 func merged(cursors []cursor) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(cursors) > 1 {

@@ -53,16 +53,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Dir is the set of the blobs that the trees in the packs of one objects directory name. It consists of one file for each pack
-// (named.Path). A pack without a file, for example one that git has written, is read once, when the directory is next compared with the
-// set. Trees in loose objects do not count.
+// Dir is the set of the blobs that the trees in the packs of one objects directory name. It consists of one file for
+// each pack (named.Path). A pack without a file, for example one that git has written, is read once, when the directory
+// is next compared with the set. Trees in loose objects do not count.
 //
-// A pack that Ingest stores is added to the set before git can see the pack. In the same process, blobs leave the set only if their
-// pack was removed and the packs that were there at that time do not name them. Dir is safe for concurrent use.
+// A pack that Ingest stores is added to the set before git can see the pack. In the same process, blobs leave the set
+// only if their pack was removed and the packs that were there at that time do not name them. Dir is safe for
+// concurrent use.
 type Dir struct {
 	objects string // the objects directory
 	format  object.Format
-	scanned atomic.Pointer[odb.Scan]    // state of the directory of the packs when it was last compared with the set; nil before
+	// state of the directory of the packs when it was last compared with the set; nil before
+	scanned atomic.Pointer[odb.Scan]
 	view    atomic.Pointer[[]packNames] // the packs of the set; the slice is replaced, never modified
 	// scanning has room for one token. A goroutine holds the token while it compares the directory with the set.
 	scanning chan struct{}
@@ -194,7 +196,8 @@ func (n *Dir) announce() {
 	}
 }
 
-// announceLater calls the watchers in another goroutine, because the caller may hold up a request for which a watcher waits.
+// announceLater calls the watchers in another goroutine, because the caller may hold up a request for which a watcher
+// waits.
 func (n *Dir) announceLater() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -318,8 +321,8 @@ func (n *Dir) sweep(paths map[string]bool, now time.Time) {
 	}
 }
 
-// load returns the ids of the blobs that the trees of a pack name: from the file of the pack or, if that is missing or damaged, by
-// reading the pack.
+// load returns the ids of the blobs that the trees of a pack name: from the file of the pack or, if that is missing or
+// damaged, by reading the pack.
 func (n *Dir) load(ctx context.Context, path string) (*named.Set, error) {
 	set, err := named.Open(named.Path(path), n.format)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, named.ErrDamaged) {

@@ -59,8 +59,9 @@ func openStore(t testing.TB, dir string, f object.Format) *odb.Store {
 	return s
 }
 
-// oddHistory creates a repository whose trees have all modes that git writes, submodules, old modes that git only reads, names with
-// spaces and digits that look like modes, and large directories of which each commit changes, adds and removes some entries.
+// oddHistory creates a repository whose trees have all modes that git writes, submodules, old modes that git only
+// reads, names with spaces and digits that look like modes, and large directories of which each commit changes, adds
+// and removes some entries.
 func oddHistory(t testing.TB, f object.Format) string {
 	t.Helper()
 	dir := newRepo(t, f)
@@ -126,14 +127,16 @@ func namesOf(b Union) (ids []object.ID) {
 // blobless returns a pack with the commits and trees of a repository.
 func blobless(t testing.TB, dir string, revs ...string) []byte {
 	t.Helper()
-	return git(t, dir, []byte(strings.Join(revs, "\n")+"\n"), "pack-objects", "--revs", "--filter=blob:none", "--stdout", "-q",
+	return git(t, dir, []byte(strings.Join(revs, "\n")+"\n"), "pack-objects", "--revs", "--filter=blob:none",
+		"--stdout", "-q",
 		"--delta-base-offset", "--window=50", "--depth=50")
 }
 
 // ingestNamed stores a pack, and the set of the blobs that it names, in the directory of s and n.
 func ingestNamed(t testing.TB, s *odb.Store, n *Dir, pack []byte) string {
 	t.Helper()
-	res, err := s.Ingest(context.Background(), bytes.NewReader(pack), odb.IngestOptions{Promisor: true, MaxObjectSize: noLimit, Names: n.Add}, nil)
+	res, err := s.Ingest(context.Background(), bytes.NewReader(pack),
+		odb.IngestOptions{Promisor: true, MaxObjectSize: noLimit, Names: n.Add}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +268,8 @@ func TestNamedBlobsAfterJoin(t *testing.T) {
 			}
 		}
 		equalNames(t, "before the join", Union{n}, want)
-		res, err := s.Join(context.Background(), odb.JoinOptions{Above: 2, Keep: 1, Crowd: 100, Reader: func(int) bool { return true }})
+		res, err := s.Join(context.Background(), odb.JoinOptions{Above: 2, Keep: 1, Crowd: 100,
+			Reader: func(int) bool { return true }})
 		if err != nil || res.Packs < 2 {
 			t.Fatalf("join: %+v, %v", res, err)
 		}
@@ -338,7 +342,8 @@ func TestNamedBlobsOfAFailedIngest(t *testing.T) {
 	n := Open(dir, object.SHA1)
 	pack := blobless(t, from, "main", "old")
 	pack[len(pack)-1] ^= 1
-	if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), odb.IngestOptions{MaxObjectSize: noLimit, Names: n.Add}, nil); err == nil {
+	if _, err := s.Ingest(context.Background(), bytes.NewReader(pack),
+		odb.IngestOptions{MaxObjectSize: noLimit, Names: n.Add}, nil); err == nil {
 		t.Fatal("a damaged pack was stored")
 	}
 	equalNames(t, "after a failed Ingest", Union{n}, nil)

@@ -17,8 +17,9 @@ var ErrPrefixCollision = errors.New("IDs of two named blobs begin with the same 
 // Union is the union of the sets of several directories.
 type Union []*Dir
 
-// Sync compares the directories with the sets, and adds the packs that other processes have created. It reads packs that have no file
-// yet, which takes about as long as receiving them. It calls the watchers before it returns, if a set has grown.
+// Sync compares the directories with the sets, and adds the packs that other processes have created. It reads packs
+// that have no file yet, which takes about as long as receiving them. It calls the watchers before it returns, if a set
+// has grown.
 func (b Union) Sync(ctx context.Context) error {
 	for _, n := range b {
 		grown, err := n.sync(ctx)
@@ -32,9 +33,9 @@ func (b Union) Sync(ctx context.Context) error {
 	return nil
 }
 
-// Has reports whether a tree names the blob id. It returns false only after it has compared the directories with the sets, as Sync does,
-// which costs one stat(2) for each directory if nothing has changed. If it cannot do that, it returns an error, for example the error of
-// ctx, and the answer is not known.
+// Has reports whether a tree names the blob id. It returns false only after it has compared the directories with the
+// sets, as Sync does, which costs one stat(2) for each directory if nothing has changed. If it cannot do that, it
+// returns an error, for example the error of ctx, and the answer is not known.
 func (b Union) Has(ctx context.Context, id object.ID) (bool, error) {
 	return b.find(ctx, func(n *Dir) bool { return n.has(id) })
 }
@@ -60,8 +61,8 @@ func (b Union) find(ctx context.Context, found func(*Dir) bool) (bool, error) {
 	return changed && slices.ContainsFunc(b, found), nil
 }
 
-// Prefixed returns the named blob whose id has this prefix (see named.Prefix). It returns false if there is none, in the same way as
-// Has, and ErrPrefixCollision if there are two.
+// Prefixed returns the named blob whose id has this prefix (see named.Prefix). It returns false if there is none, in
+// the same way as Has, and ErrPrefixCollision if there are two.
 func (b Union) Prefixed(ctx context.Context, prefix uint64) (id object.ID, ok bool, err error) {
 	var ids []object.ID
 	ok, err = b.find(ctx, func(n *Dir) bool {

@@ -54,8 +54,8 @@ func (w HTTPSettings) ProxyFunc() (func(*http.Request) (*url.URL, error), error)
 // errProxyURL reports an invalid proxy URL. It does not contain the URL, which may contain a password.
 var errProxyURL = errors.New("malformed proxy URL")
 
-// excepted reports whether host matches an entry of list, which has the format of no_proxy in curl: hosts and domains separated
-// by commas, or "*".
+// excepted reports whether host matches an entry of list, which has the format of no_proxy in curl: hosts and domains
+// separated by commas, or "*".
 func excepted(list, host string) bool {
 	// Compare host names without regard to case.
 	host = strings.ToLower(host)
@@ -68,7 +68,8 @@ func excepted(list, host string) bool {
 	return false
 }
 
-// TLS returns the TLS configuration that corresponds to git's http.ssl* settings. Its cache has room for the given number of sessions.
+// TLS returns the TLS configuration that corresponds to git's http.ssl* settings. Its cache has room for the given
+// number of sessions.
 func (w HTTPSettings) TLS(sessions int) (*tls.Config, error) {
 	conf := &tls.Config{
 		InsecureSkipVerify: w.Insecure,
@@ -97,8 +98,8 @@ func (w HTTPSettings) TLS(sessions int) (*tls.Config, error) {
 	return conf, nil
 }
 
-// certPool returns the certificates in a file and in a directory, which replace the system's certificates. Either argument may be
-// empty.
+// certPool returns the certificates in a file and in a directory, which replace the system's certificates. Either
+// argument may be empty.
 func certPool(file, dir string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if file != "" {
@@ -115,7 +116,8 @@ func certPool(file, dir string) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read certificate authorities: %w", err)
 		}
-		// A directory of certificates may also contain other files, such as revocation lists. Skip files without a certificate.
+		// A directory of certificates may also contain other files, such as revocation lists. Skip files without a
+		// certificate.
 		for _, e := range entries {
 			if pem, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil && strings.Contains(string(pem), "BEGIN CERT") {
 				pool.AppendCertsFromPEM(pem)

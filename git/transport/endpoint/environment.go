@@ -16,13 +16,13 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
-// Environment is a list of NAME=value entries, as os.Environ returns it. It is the environment of the user who mounted a
-// remote, with that user's settings for git, ssh and credential helpers. A nil Environment stands for the environment of
-// this process. It may contain secrets.
+// Environment is a list of NAME=value entries, as os.Environ returns it. It is the environment of the user who mounted
+// a remote, with that user's settings for git, ssh and credential helpers. A nil Environment stands for the environment
+// of this process. It may contain secrets.
 type Environment []string
 
-// isConfigEnv reports whether the variable called name holds configuration that was given on a git command line (git -c). Its
-// value may contain a secret.
+// isConfigEnv reports whether the variable called name holds configuration that was given on a git command line (git
+// -c). Its value may contain a secret.
 func isConfigEnv(name string) bool {
 	return name == "GIT_CONFIG" || name == "GIT_CONFIG_PARAMETERS" || name == "GIT_CONFIG_COUNT" ||
 		strings.HasPrefix(name, "GIT_CONFIG_KEY_") || strings.HasPrefix(name, "GIT_CONFIG_VALUE_")
@@ -36,8 +36,8 @@ func (e Environment) all() []string {
 	return e
 }
 
-// Without returns a copy of the environment in which those variables are left out for whose names a function in drop returns
-// true.
+// Without returns a copy of the environment in which those variables are left out for whose names a function in drop
+// returns true.
 func (e Environment) Without(drop ...func(name string) bool) []string {
 	kept := make([]string, 0, len(e)+8)
 	for _, v := range e.all() {
@@ -49,8 +49,8 @@ func (e Environment) Without(drop ...func(name string) bool) []string {
 	return kept
 }
 
-// Get returns the value of the variable name, or "" if it is not set. If the list contains several entries for this variable, Get
-// uses the last one, as a process does that is started with the list.
+// Get returns the value of the variable name, or "" if it is not set. If the list contains several entries for this
+// variable, Get uses the last one, as a process does that is started with the list.
 func (e Environment) Get(name string) string {
 	if e == nil {
 		return os.Getenv(name)
@@ -71,9 +71,9 @@ func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ForRepository returns the environment for a program that serves a repository on this host, or that reaches a repository through
-// ssh. It leaves out the variables that point git at another repository, and the settings of a git command line, because the
-// repository has its own settings.
+// ForRepository returns the environment for a program that serves a repository on this host, or that reaches a
+// repository through ssh. It leaves out the variables that point git at another repository, and the settings of a git
+// command line, because the repository has its own settings.
 func (e Environment) ForRepository() []string {
 	return e.foreign().Without(gitcmd.IsLocal, isConfigEnv)
 }
@@ -81,8 +81,8 @@ func (e Environment) ForRepository() []string {
 // ForRemote returns the environment for a stock git process that runs in another repository and reaches a remote.
 func (e Environment) ForRemote() []string { return gitcmd.Environ(e.foreign()) }
 
-// foreign returns the environment without the variables of artifactfs, which are for programs that make tokens. They may be secrets
-// that other programs must not see.
+// foreign returns the environment without the variables of artifactfs, which are for programs that make tokens. They
+// may be secrets that other programs must not see.
 func (e Environment) foreign() Environment {
 	if e == nil {
 		return nil
@@ -105,11 +105,12 @@ func (e Environment) Fingerprint() string {
 	return string(sum[:])
 }
 
-// decides reports whether the variable called name may determine how a remote is reached or which login is used. The name is in
-// upper case.
+// decides reports whether the variable called name may determine how a remote is reached or which login is used. The
+// name is in upper case.
 func decides(name string) bool {
 	switch {
-	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"),
+	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"),
+		strings.HasPrefix(name, "GIT_TRACE"),
 		name == "GIT_EDITOR", name == "GIT_PAGER":
 		return false
 	case strings.HasPrefix(name, "GIT_"), strings.HasSuffix(name, "_PROXY"), name == "HOME", name == "XDG_CONFIG_HOME",
@@ -128,7 +129,8 @@ func (e Environment) expandHome(path string) string {
 	return path
 }
 
-// ProxyFunc returns the function that chooses the proxy of a request, according to http_proxy, https_proxy and no_proxy.
+// ProxyFunc returns the function that chooses the proxy of a request, according to http_proxy, https_proxy and
+// no_proxy.
 func (e Environment) ProxyFunc() func(*http.Request) (*url.URL, error) {
 	if e == nil {
 		return http.ProxyFromEnvironment

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// setting is one entry of git's configuration. The field name is "section.key" in lower case, and sub is the subsection.
+// setting is one entry of git's configuration. The field name is "section.key" in lower case, and sub is the
+// subsection.
 type setting struct {
 	name, sub, value string
 	bare             bool // whether the entry is a key without "=", which means true
@@ -31,8 +32,8 @@ func ReadSettings(ctx context.Context, env Environment) (Settings, error) {
 	return ParseSettings(out), nil
 }
 
-// ParseSettings parses the output of git config -z --list: entries "name LF value NUL", or "name NUL" for a key without a
-// value.
+// ParseSettings parses the output of git config -z --list: entries "name LF value NUL", or "name NUL" for a key without
+// a value.
 func ParseSettings(out []byte) Settings {
 	var s Settings
 	for entry := range bytes.SplitSeq(out, []byte{0}) {
@@ -63,8 +64,8 @@ func (s Settings) Value(name string) string {
 	return value
 }
 
-// Rewrite replaces the start of the URL raw according to the settings url.<base>.insteadOf. If several of these settings apply,
-// Rewrite uses the setting with the longest prefix. It returns false if no setting applies.
+// Rewrite replaces the start of the URL raw according to the settings url.<base>.insteadOf. If several of these
+// settings apply, Rewrite uses the setting with the longest prefix. It returns false if no setting applies.
 func (s Settings) Rewrite(raw string) (string, bool) {
 	base, length := "", 0
 	for _, line := range s {
@@ -135,8 +136,8 @@ func (w *HTTPSettings) set(key string, line setting) error {
 		w.KeyFile = w.Env.expandHome(line.value)
 	case "proxy":
 		w.Proxy, w.ProxySet = line.value, true
-	// In git the value "initial" limits redirects to the first request. This client follows redirects only in the first request,
-	// for every true value.
+	// In git the value "initial" limits redirects to the first request. This client follows redirects only in the first
+	// request, for every true value.
 	case "followredirects":
 		if w.FollowRedirects = true; line.value != "initial" {
 			w.FollowRedirects, err = line.boolean()
@@ -182,8 +183,8 @@ func (line setting) boolean() (bool, error) {
 	return n != 0, nil
 }
 
-// specificity describes how much of a URL a pattern matches. The lengths of the hosts are compared first, then the lengths of the
-// paths, then whether the pattern names the user.
+// specificity describes how much of a URL a pattern matches. The lengths of the hosts are compared first, then the
+// lengths of the paths, then whether the pattern names the user.
 type specificity struct {
 	host, path int
 	user       bool
@@ -201,8 +202,8 @@ func (a specificity) less(b specificity) bool {
 }
 
 // matchURL reports whether the URL matches a pattern, and how specific the pattern is. The rules are those of git's
-// urlmatch.c: scheme and port must be equal, '*' stands for one label of the host name, the path of the pattern must be a
-// prefix of whole components, and if the pattern names a user, it must be the user of the URL.
+// urlmatch.c: scheme and port must be equal, '*' stands for one label of the host name, the path of the pattern must be
+// a prefix of whole components, and if the pattern names a user, it must be the user of the URL.
 func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	var none specificity
 	p, err := url.Parse(pattern)

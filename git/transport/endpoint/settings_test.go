@@ -35,14 +35,22 @@ func TestHTTPSettings(t *testing.T) {
 	}{
 		{nil, HTTPSettings{FollowRedirects: true}},
 		{[]string{"http.sslverify=false"}, HTTPSettings{FollowRedirects: true, Insecure: true}},
-		{[]string{"http.https://git.example.com.sslverify=true", "http.sslverify=false"}, HTTPSettings{FollowRedirects: true}},
-		{[]string{"http.https://*.example.com/.proxy=a", "http.proxy=b"}, HTTPSettings{FollowRedirects: true, Proxy: "a", ProxySet: true}},
-		{[]string{"http.https://git.example.com/team.proxy=a", "http.https://git.example.com.proxy=b", "http.https://git.example.com/te.proxy=c"}, HTTPSettings{FollowRedirects: true, Proxy: "a", ProxySet: true}},
-		{[]string{"http.http://git.example.com.proxy=a", "http.https://git.example.com:8443.proxy=b", "http.https://you@git.example.com.proxy=c", "http.https://example.com.proxy=d"}, HTTPSettings{FollowRedirects: true}},
+		{[]string{"http.https://git.example.com.sslverify=true", "http.sslverify=false"},
+			HTTPSettings{FollowRedirects: true}},
+		{[]string{"http.https://*.example.com/.proxy=a", "http.proxy=b"},
+			HTTPSettings{FollowRedirects: true, Proxy: "a", ProxySet: true}},
+		{[]string{"http.https://git.example.com/team.proxy=a", "http.https://git.example.com.proxy=b",
+			"http.https://git.example.com/te.proxy=c"}, HTTPSettings{FollowRedirects: true, Proxy: "a", ProxySet: true}},
+		{[]string{"http.http://git.example.com.proxy=a", "http.https://git.example.com:8443.proxy=b",
+			"http.https://you@git.example.com.proxy=c", "http.https://example.com.proxy=d"},
+			HTTPSettings{FollowRedirects: true}},
 		{[]string{"http.https://me@git.example.com.proxy="}, HTTPSettings{FollowRedirects: true, ProxySet: true}},
-		{[]string{"http.extraheader=A: 1", "http.https://git.example.com/.extraheader=B: 2"}, HTTPSettings{FollowRedirects: true, Headers: []string{"A: 1", "B: 2"}}},
-		{[]string{"http.extraheader=A: 1", "http.extraheader=", "http.extraheader=C: 3"}, HTTPSettings{FollowRedirects: true, Headers: []string{"C: 3"}}},
-		{[]string{"http.followredirects", "http.sslcainfo=/ca", "http.sslcert=/c", "http.sslkey=/k"}, HTTPSettings{FollowRedirects: true, CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}},
+		{[]string{"http.extraheader=A: 1", "http.https://git.example.com/.extraheader=B: 2"},
+			HTTPSettings{FollowRedirects: true, Headers: []string{"A: 1", "B: 2"}}},
+		{[]string{"http.extraheader=A: 1", "http.extraheader=", "http.extraheader=C: 3"},
+			HTTPSettings{FollowRedirects: true, Headers: []string{"C: 3"}}},
+		{[]string{"http.followredirects", "http.sslcainfo=/ca", "http.sslcert=/c", "http.sslkey=/k"},
+			HTTPSettings{FollowRedirects: true, CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}},
 		{[]string{"http.followredirects=initial"}, HTTPSettings{FollowRedirects: true}},
 	} {
 		if got, err := config(c.lines...).HTTP(u, "me", nil); err != nil || !reflect.DeepEqual(got, c.want) {
@@ -68,7 +76,8 @@ func TestProxyExceptions(t *testing.T) {
 	for _, c := range []struct {
 		list, host string
 		want       bool
-	}{{"", "a", false}, {"*", "a", true}, {"example.com", "git.Example.com", true}, {".example.com", "example.com", true}, {"x,example.com", "badexample.com", false}} {
+	}{{"", "a", false}, {"*", "a", true}, {"example.com", "git.Example.com", true}, {".example.com", "example.com", true},
+		{"x,example.com", "badexample.com", false}} {
 		if got := excepted(c.list, c.host); got != c.want {
 			t.Errorf("excepted(%q, %q) = %v", c.list, c.host, got)
 		}

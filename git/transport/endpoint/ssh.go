@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// SSHProgram describes how ssh is run. The field shell, if set, is a command that the shell runs. Otherwise the field path is the
-// program, which is run directly.
+// SSHProgram describes how ssh is run. The field shell, if set, is a command that the shell runs. Otherwise the field
+// path is the program, which is run directly.
 type SSHProgram struct {
 	Env         Environment // environment of the user who has configured the program
 	shell, path string
@@ -28,7 +28,8 @@ const (
 	tortoise
 )
 
-// NewSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order as git.
+// NewSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order
+// as git.
 func NewSSHProgram(s Settings, env Environment) SSHProgram {
 	p := SSHProgram{Env: env}
 	switch {
@@ -62,8 +63,8 @@ func NewSSHProgram(s Settings, env Environment) SSHProgram {
 	return p
 }
 
-// Options returns the arguments that precede the host on the command line. Only OpenSSH can send the variable GIT_PROTOCOL, which
-// requests protocol version 2.
+// Options returns the arguments that precede the host on the command line. Only OpenSSH can send the variable
+// GIT_PROTOCOL, which requests protocol version 2.
 func (p SSHProgram) Options(port string, connect time.Duration) []string {
 	var args []string
 	switch p.variant {
@@ -93,8 +94,8 @@ func (p SSHProgram) Argv(args []string) []string {
 	return append([]string{p.path}, args...)
 }
 
-// Reaches reports whether the host to which ssh would connect accepts connections. It returns false if the answer is unknown, for
-// example behind a jump host.
+// Reaches reports whether the host to which ssh would connect accepts connections. It returns false if the answer is
+// unknown, for example behind a jump host.
 func (p SSHProgram) Reaches(ctx context.Context, port, host string, connect time.Duration) bool {
 	if p.variant != openSSH {
 		return false

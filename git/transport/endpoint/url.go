@@ -50,8 +50,8 @@ func (m Malformed) Error() string { return "parse remote URL: " + string(m) }
 // Is reports whether target is ErrURL.
 func (m Malformed) Is(target error) bool { return target == ErrURL }
 
-// SameHost reports whether two URLs have the same scheme, host and port, so that a secret for one remote may be sent to the
-// other.
+// SameHost reports whether two URLs have the same scheme, host and port, so that a secret for one remote may be sent to
+// the other.
 func SameHost(a, b string) bool {
 	ua, errA := url.Parse(a)
 	ub, errB := url.Parse(b)
@@ -87,9 +87,10 @@ func Parse(raw string) (*URL, error) {
 		return newSSH(raw, host, rest)
 	}
 	if colon > 0 && (slash < 0 || colon < slash) {
-		// The user has probably forgotten the scheme. Interpreted as host:path, the user name would be the host, and the password
-		// would be a part of the path, which ssh would get as an argument that every process can read.
-		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
+		// The user has probably forgotten the scheme. Interpreted as host:path, the user name would be the host, and the
+		// password would be a part of the path, which ssh would get as an argument that every process can read.
+		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") &&
+			!strings.Contains(raw[:colon], "@") {
 			return nil, Malformed("USER:PASSWORD@HOST needs a scheme")
 		}
 		return newSSH(raw, raw[:colon], raw[colon+1:])
@@ -126,7 +127,8 @@ func newLocal(raw, path string) (*URL, error) {
 	return &URL{Scheme: Local, Display: abs, Raw: raw, Path: abs}, nil
 }
 
-// parseFile parses the part of a URL after file://, which is in the parameter rest. The host in rest must be empty or localhost.
+// parseFile parses the part of a URL after file://, which is in the parameter rest. The host in rest must be empty or
+// localhost.
 func parseFile(raw, rest string) (*URL, error) {
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host != "" && host != "localhost" {
@@ -203,7 +205,8 @@ func newSSH(raw, authority, path string) (*URL, error) {
 	return ep, err
 }
 
-// newHosted returns the URL of a repository on another host. The parameter authority has the form [user[:password]@]host[:port].
+// newHosted returns the URL of a repository on another host. The parameter authority has the form
+// [user[:password]@]host[:port].
 func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	ep := &URL{Scheme: s, Raw: raw, Path: path, Host: authority}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -219,8 +222,8 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	} else {
 		ep.Host, ep.Port, _ = strings.Cut(ep.Host, ":")
 	}
-	// If the host, user or path begins with '-', ssh or git-upload-pack would interpret it as an option (CVE-2017-1000117). A
-	// control character could end a line of the git:// request.
+	// If the host, user or path begins with '-', ssh or git-upload-pack would interpret it as an option
+	// (CVE-2017-1000117). A control character could end a line of the git:// request.
 	all := ep.User + ep.Host + ep.Port + path
 	switch {
 	case ep.Host == "":

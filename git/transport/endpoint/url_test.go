@@ -19,7 +19,8 @@ func TestParseURL(t *testing.T) {
 		user, host, port, path string
 	}{
 		{"https://example.com/a/b.git", "https://example.com/a/b.git", HTTP, "", "example.com", "", ""},
-		{"HTTPS://u:s3cret@Example.com:8443/a?k=s3cret#f", "https://example.com:8443/a", HTTP, "u", "Example.com", "8443", ""},
+		{"HTTPS://u:s3cret@Example.com:8443/a?k=s3cret#f", "https://example.com:8443/a", HTTP, "u",
+			"Example.com", "8443", ""},
 		{"ssh://git@host:22/~u/x", "ssh://git@host:22/~u/x", SSH, "git", "host", "22", "~u/x"},
 		{"ssh://git:s3cret@host/x%20y", "ssh://git@host/x%20y", SSH, "git", "host", "", "/x y"},
 		{"ssh://[::1]:2222/x", "ssh://[::1]:2222/x", SSH, "", "::1", "2222", "/x"},
@@ -41,13 +42,16 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("parse %s: %v", c.raw, err)
 			continue
 		}
-		if ep.Display != c.display || ep.Scheme != c.scheme || ep.User != c.user || ep.Host != c.host || ep.Port != c.port || ep.Path != c.path {
+		if ep.Display != c.display || ep.Scheme != c.scheme || ep.User != c.user || ep.Host != c.host || ep.Port != c.port ||
+			ep.Path != c.path {
 			t.Errorf("parse %s: got %+v", c.raw, ep)
 		}
 	}
 	for _, raw := range []string{
-		"", "http://", "https:///x", "https://u:s3cret@exa mple/", "https://u:s3cret@h:port/x", "https://h/a%0ab", "https://h%0a/b",
-		"ftp://u:s3cret@h/x", "ssh://-oProxyCommand=s3cret/x", "ssh://-x@h/x", "-h:x", "h:-x", "h:", "ssh://h", "ssh://h/", "git://:s3cret@h/x",
+		"", "http://", "https:///x", "https://u:s3cret@exa mple/", "https://u:s3cret@h:port/x", "https://h/a%0ab",
+		"https://h%0a/b",
+		"ftp://u:s3cret@h/x", "ssh://-oProxyCommand=s3cret/x", "ssh://-x@h/x", "-h:x", "h:-x", "h:", "ssh://h", "ssh://h/",
+		"git://:s3cret@h/x",
 		"u:s3cret@h:x", "u:s3cret@h/x/y",
 		"ssh://h:99999999/x", "ssh://h/%zz", "file://host/x", "file://x", "a\nb", "ssh://h/a%0ab", "git://h/a%00host=x",
 	} {
@@ -65,8 +69,10 @@ func TestSameHost(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"https://h/a", "https://u:p@h/b", true}, {"https://h/a", "https://h:8443/a", false}, {"https://h/a", "http://h/a", false},
-		{"https://h/a", "https://other/a", false}, {"/a", "/a", false}, {"h:a", "h:a", false}, {"https://h/a", "https://h/%", false},
+		{"https://h/a", "https://u:p@h/b", true}, {"https://h/a", "https://h:8443/a", false},
+		{"https://h/a", "http://h/a", false},
+		{"https://h/a", "https://other/a", false}, {"/a", "/a", false}, {"h:a", "h:a", false},
+		{"https://h/a", "https://h/%", false},
 	} {
 		if got := SameHost(c.a, c.b); got != c.want {
 			t.Errorf("same host of %s and %s: got %v, want %v", c.a, c.b, got, c.want)

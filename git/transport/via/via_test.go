@@ -21,7 +21,8 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s at %s: got %s, want %s", c.remote, c.relay, got, c.want)
 		}
 	}
-	for _, bad := range []string{"", "relay:9428", "ssh://relay", "http://", "http://user:pass@relay", "http://relay?x=1", "http://relay#x"} {
+	for _, bad := range []string{"", "relay:9428", "ssh://relay", "http://", "http://user:pass@relay", "http://relay?x=1",
+		"http://relay#x"} {
 		if _, err := New(bad); err == nil {
 			t.Errorf("relay %q was accepted", bad)
 		}
@@ -85,7 +86,8 @@ func TestRouteCounts(t *testing.T) {
 		t.Error("after an answer with an error: want that only this remote is sent to the git server")
 	}
 	got := *r.Usage()
-	if got.FallThroughs != 2 || got.LastFailure != "status 502" || got.FailedAt.IsZero() || !got.Paused || other.Usage().Paused {
+	if got.FallThroughs != 2 || got.LastFailure != "status 502" || got.FailedAt.IsZero() || !got.Paused ||
+		other.Usage().Paused {
 		t.Errorf("after a failure and a request in the pause: got %+v", got)
 	}
 	r.Failed(errors.New("connection refused"), false)

@@ -1,5 +1,5 @@
-// Package treemap divides a rectangle into rectangles with given areas whose sides are about as long as each other, by the algorithm of
-// Bruls, Huizing and van Wijk ("Squarified treemaps", 2000).
+// Package treemap divides a rectangle into rectangles with given areas whose sides are about as long as each other, by
+// the algorithm of Bruls, Huizing and van Wijk ("Squarified treemaps", 2000).
 package treemap
 
 import "slices"

@@ -13,7 +13,8 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-6*(1+math.Abs(a)+math.A
 // of 6 by 4.
 func TestLayoutOfThePaper(t *testing.T) {
 	got := Layout([]float64{6, 6, 4, 3, 2, 2, 1}, Rect{0, 0, 6, 4})
-	want := []Rect{{0, 0, 3, 2}, {0, 2, 3, 2}, {3, 0, 12. / 7, 7. / 3}, {3 + 12./7, 0, 9. / 7, 7. / 3}, {3, 7. / 3, 1.2, 5. / 3}, {4.2, 7. / 3, 1.2, 5. / 3},
+	want := []Rect{{0, 0, 3, 2}, {0, 2, 3, 2}, {3, 0, 12. / 7, 7. / 3}, {3 + 12./7, 0, 9. / 7, 7. / 3},
+		{3, 7. / 3, 1.2, 5. / 3}, {4.2, 7. / 3, 1.2, 5. / 3},
 		{5.4, 7. / 3, 0.6, 5. / 3}}
 	for i := range want {
 		g, w := got[i], want[i]

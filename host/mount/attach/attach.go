@@ -246,7 +246,8 @@ func (a *Attachment) Detach(ctx context.Context, force bool) error {
 	if errors.Is(err, fuse.ErrElsewhere) {
 		// The directory is free, as after Detach. Another program has unmounted it, or a namespace was copied during
 		// the unmount.
-		a.of.Log.Warn("unmount, while another mount of the same file system is in use", zap.String("dir", a.of.Dir), zap.Error(err))
+		a.of.Log.Warn("unmount, while another mount of the same file system is in use", zap.String("dir", a.of.Dir),
+			zap.Error(err))
 		return nil
 	}
 	if err == nil {

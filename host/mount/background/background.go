@@ -1,4 +1,5 @@
-// Package background runs the background work of a mount: it repeats work that fails, and records failures for the status.
+// Package background runs the background work of a mount: it repeats work that fails, and records failures for the
+// status.
 package background
 
 import (

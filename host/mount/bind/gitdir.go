@@ -23,7 +23,8 @@ import (
 // mount, such as those in a container. The git directory is mounted over an empty directory of the overlay. Files
 // elsewhere to which the git directory refers are bind-mounted over paths in it (see package gitdir, inside.go).
 //
-// The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts share.
+// The objects of the store are mounted read-only, because a container must not be able to change objects that other
+// mounts share.
 //
 // A nil *GitDir belongs to a mount whose ".git" is a file; its methods do nothing. The methods may be called from any
 // goroutine. Mounts may be called at any time. Only one of the other methods may run at a time.
@@ -53,8 +54,8 @@ func NewGitDir(dir string, uid, gid uint32, sources func() (Sources, error), log
 // Wanted reports whether the mount has its git directory bind-mounted as ".git".
 func (g *GitDir) Wanted() bool { return g != nil }
 
-// Mounts reports whether tid is the ID of the thread that is bind-mounting the git directory. When this thread looks up ".git",
-// package fuse must reply at once, because the git directory is available only after the thread has continued.
+// Mounts reports whether tid is the ID of the thread that is bind-mounting the git directory. When this thread looks up
+// ".git", package fuse must reply at once, because the git directory is available only after the thread has continued.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
 // boundPlace is one bind mount: the file or directory source is mounted over the path at, which is relative to ".git".
@@ -183,10 +184,12 @@ func (g *GitDir) setOwner(source int) {
 	fd, err := g.owner.namespace()
 	if err == nil {
 		defer unix.Close(fd)
-		err = unix.MountSetattr(source, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(fd)})
+		err = unix.MountSetattr(source, "", unix.AT_EMPTY_PATH,
+			&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(fd)})
 	}
 	if err != nil {
-		g.log.Warn("set owner of the git directory in the mount", zap.Uint32("uid", g.owner.uid), zap.Uint32("gid", g.owner.gid), zap.Error(err))
+		g.log.Warn("set owner of the git directory in the mount", zap.Uint32("uid", g.owner.uid),
+			zap.Uint32("gid", g.owner.gid), zap.Error(err))
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 // base is a tree with a file main.go and a directory web that has a directory src.
 func base(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
-		return []object.TreeEntry{{Name: "main.go", Mode: object.ModeFile}, {Name: "web", Mode: object.ModeDir, ID: treeID}}, nil
+		return []object.TreeEntry{{Name: "main.go", Mode: object.ModeFile}, {Name: "web", Mode: object.ModeDir, ID: treeID}},
+			nil
 	}
 	return []object.TreeEntry{{Name: "src", Mode: object.ModeDir, ID: treeID}}, nil
 }
@@ -26,22 +27,26 @@ var treeID, _ = object.ParseID(strings.Repeat("1", 40))
 
 func plan(paths []string, strict bool) (*Redirects, []statedir.Redirect, error) {
 	r := &Redirects{}
-	record, err := r.Plan(context.Background(), Options{Dir: "/srv/a", Home: "/state/mounts/w", ID: "w", Log: zap.NewNop()},
+	record, err := r.Plan(context.Background(), Options{Dir: "/srv/a", Home: "/state/mounts/w", ID: "w",
+		Log: zap.NewNop()},
 		Wish{Paths: paths, Strict: strict, Base: base})
 	return r, record, err
 }
 
 func TestPlan(t *testing.T) {
-	r, record, err := plan([]string{"node_modules", "web/dist", "web", "main.go/x", "web/src/build", "node_modules/a"}, false)
+	r, record, err := plan([]string{"node_modules", "web/dist", "web", "main.go/x", "web/src/build", "node_modules/a"},
+		false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []statedir.Redirect{{Path: "node_modules", Backing: "0"}, {Path: "web/dist", Backing: "1"}, {Path: "web/src/build", Backing: "2"}}
+	want := []statedir.Redirect{{Path: "node_modules", Backing: "0"}, {Path: "web/dist", Backing: "1"},
+		{Path: "web/src/build", Backing: "2"}}
 	if !slices.Equal(record, want) {
 		t.Errorf("planned %v, want %v", record, want)
 	}
 	notes := []string{
-		"web is not redirected: path overlaps the existing redirect web/dist", "main.go/x is not redirected: main.go is not a directory",
+		"web is not redirected: path overlaps the existing redirect web/dist",
+		"main.go/x is not redirected: main.go is not a directory",
 		"node_modules/a is not redirected: path overlaps the existing redirect node_modules",
 	}
 	if !slices.Equal(r.Notes(), notes) {
@@ -60,7 +65,8 @@ func TestPlan(t *testing.T) {
 
 func TestStrictPlanRefuses(t *testing.T) {
 	var e *control.Error
-	if _, _, err := plan([]string{"web/src"}, true); !errors.As(err, &e) || e.Code != control.ExitUsage || e.Object != "web/src" {
+	if _, _, err := plan([]string{"web/src"}, true); !errors.As(err, &e) || e.Code != control.ExitUsage ||
+		e.Object != "web/src" {
 		t.Errorf("a tracked path was refused with %v, want a usage error that names it", err)
 	}
 }

@@ -31,10 +31,10 @@ import (
 // Redirects are meant for large amounts of files that commands can create again, such as node_modules. Accesses to
 // these files cause no request to this process, and the files are removed with the mount.
 //
-// If this process runs as root, it bind-mounts the backing over the directory as soon as a process creates that directory.
-// Otherwise it creates a symbolic link to the backing when it mounts. The directory or link is called the placeholder. The
-// placeholder is in the overlay, but does not count as a change of the user, and is removed with the mount. The session's
-// record lists the placeholder, so that the next mount can remove it if this process is killed.
+// If this process runs as root, it bind-mounts the backing over the directory as soon as a process creates that
+// directory. Otherwise it creates a symbolic link to the backing when it mounts. The directory or link is called the
+// placeholder. The placeholder is in the overlay, but does not count as a change of the user, and is removed with the
+// mount. The session's record lists the placeholder, so that the next mount can remove it if this process is killed.
 
 // Server is the part of package fuse with which a directory is looked up and mounted over while other lookups of the
 // directory wait.
@@ -46,8 +46,8 @@ type Server interface {
 
 // Redirects has the redirects of one mount. The zero value has none.
 //
-// Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be called
-// from any goroutine.
+// Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be
+// called from any goroutine.
 type Redirects struct {
 	o Options
 	// all has every redirect of the mount. Plan or TakeOver sets it, and it does not change afterwards.
@@ -57,8 +57,8 @@ type Redirects struct {
 	notes  []string // messages about paths that could not be redirected; protected by noteMu
 
 	// mu is held shared while a backing is bind-mounted, and exclusively while a backing is unmounted. Both operations may
-	// cause requests to this process, but the handlers of these requests do not acquire mu. Two backings may be bind-mounted at
-	// the same time, because the kernel may hold the lock of one directory while it mounts over another.
+	// cause requests to this process, but the handlers of these requests do not acquire mu. Two backings may be
+	// bind-mounted at the same time, because the kernel may hold the lock of one directory while it mounts over another.
 	mu sync.RWMutex
 	// ending is whether Unbind was called, so that no new bind mounts are created; protected by mu.
 	ending bool
@@ -452,7 +452,8 @@ func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 		}
 	}
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) {
-		r.o.Log.Warn("remove placeholder of redirected files", zap.String("dir", r.o.Dir), zap.String("path", d.Path), zap.Error(err))
+		r.o.Log.Warn("remove placeholder of redirected files", zap.String("dir", r.o.Dir), zap.String("path", d.Path),
+			zap.Error(err))
 	}
 }
 

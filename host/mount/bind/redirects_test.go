@@ -16,8 +16,10 @@ func TestBoundAt(t *testing.T) {
 34 30 8:1 /x/mounts/w2/redirect/3 /srv/a/other rw - ext4 /dev/x rw
 bad line
 `
-	for backing, want := range map[string]string{"0": "/srv/a/node modules", "1": "/srv/a/moved/target", "2": "", "3": ""} {
-		if at, ok := boundAt(mountinfo.Parse([]byte(table)), "/srv/a", "mounts/w/redirect/"+backing); at != want || ok != (want != "") {
+	for backing, want := range map[string]string{"0": "/srv/a/node modules", "1": "/srv/a/moved/target",
+		"2": "", "3": ""} {
+		if at, ok := boundAt(mountinfo.Parse([]byte(table)), "/srv/a", "mounts/w/redirect/"+backing); at != want ||
+			ok != (want != "") {
 			t.Errorf("redirect of %s: got path %q, %v", backing, at, ok)
 		}
 	}

@@ -27,10 +27,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A mount that follows its branch regularly asks the remote for the commit of the branch, and then switches to that commit in
-// the same way as the command "artifactfs switch". A writable mount switches only if the user has not changed anything: git
-// status lists no changes, and HEAD is either the commit to which following has switched, or an ancestor of the branch on the
-// remote.
+// A mount that follows its branch regularly asks the remote for the commit of the branch, and then switches to that
+// commit in the same way as the command "artifactfs switch". A writable mount switches only if the user has not changed
+// anything: git status lists no changes, and HEAD is either the commit to which following has switched, or an ancestor
+// of the branch on the remote.
 
 // Follower makes one mount follow its branch on the remote. The exported fields are set before the mount is served, and
 // do not change after that. The methods may be called from any goroutine. A nil Follower belongs to a mount that is not
@@ -42,8 +42,10 @@ type Follower struct {
 	Log      *zap.Logger
 
 	Ready func(ctx context.Context) (*gitdir.Dir, error) // returns the git directory, once git commands work in the mount
-	// MoveTo switches the mount to a commit. If it returns an error, nothing has changed, or the next call completes the switch.
-	MoveTo func(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, progress func(control.Progress)) (control.SwitchReply, error)
+	// MoveTo switches the mount to a commit. If it returns an error, nothing has changed, or the next call completes the
+	// switch.
+	MoveTo func(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
+		progress func(control.Progress)) (control.SwitchReply, error)
 
 	Snapshot func() *fetch.Snapshot       // returns the snapshot of the mounted commit
 	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work in the mount yet
@@ -108,8 +110,8 @@ func (w *Follower) Run(ctx context.Context) {
 		}
 		w.Note("follow the remote", err)
 		select {
-		// The interval varies randomly by 10 %, so that mounts that were started together do not send their requests at the same
-		// time.
+		// The interval varies randomly by 10 %, so that mounts that were started together do not send their requests at the
+		// same time.
 		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
 		case <-ctx.Done():
 			return
@@ -251,7 +253,8 @@ func (w *Follower) advance(ctx context.Context, git *gitdir.Dir, branch string, 
 
 // obstacle returns the reason why changes of the user prevent the switch to the commit tip, or "" if no change prevents
 // it. put is the commit to which following last set HEAD.
-func (w *Follower) obstacle(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
+func (w *Follower) obstacle(ctx context.Context, git *gitdir.Dir, head object.ID, put string,
+	tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "branch has commits of its own", nil
 	}

@@ -55,7 +55,8 @@ func TestUnchangedWhileTheMountMoves(t *testing.T) {
 	follower := func(moved func()) *Follower {
 		return New(Follower{
 			Mount: &catalog.Mounted{Home: home, Writable: true}, On: true, Log: zap.NewNop(),
-			MoveTo: func(_ context.Context, _ *gitdir.Dir, want checkout.SwitchIntent, _ func(control.Progress)) (control.SwitchReply, error) {
+			MoveTo: func(_ context.Context, _ *gitdir.Dir, want checkout.SwitchIntent,
+				_ func(control.Progress)) (control.SwitchReply, error) {
 				git(t, top, "reset", "-q", "--hard", want.Forward)
 				moved()
 				return control.SwitchReply{}, nil

@@ -10,7 +10,8 @@ import (
 
 // listing has the names of programs that look up ".git" only because they list or search directories. They do not use
 // the repository, so their lookups are not delayed.
-var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "rg", "grep", "bash", "sh", "dash", "zsh", "fish"}
+var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "rg", "grep", "bash", "sh", "dash",
+	"zsh", "fish"}
 
 // Await delays the reply to the process pid, which has looked up ".git", until git works in the mount. It waits until
 // the git directory exists; until the history was fetched or could not be fetched, if the command line of the process
@@ -56,8 +57,8 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
-	// Later lookups must be checked if checkpoints are created before commands that discard changes, or if trees are missing,
-	// because later commands may need objects of these trees.
+	// Later lookups must be checked if checkpoints are created before commands that discard changes, or if trees are
+	// missing, because later commands may need objects of these trees.
 	if s.Mount.Agent.Guards() || !s.Contents.Snapshot().Whole() {
 		return false
 	}

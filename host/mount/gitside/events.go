@@ -31,8 +31,8 @@ func NewEvents(gone <-chan struct{}) *Events {
 	return e
 }
 
-// AwaitGit calls WantGit and waits until the mount has tried to create the git directory. It returns false if ctx or the mount
-// ends first.
+// AwaitGit calls WantGit and waits until the mount has tried to create the git directory. It returns false if ctx or
+// the mount ends first.
 func (e *Events) AwaitGit(ctx context.Context) bool {
 	e.WantGit()
 	return e.Await(ctx, e.GitTried)

@@ -75,9 +75,9 @@ func (ix *Index) fillOnce(ctx context.Context) bool {
 		Converts: func(e index.Entry) bool { return ix.Contents.View.Converts(e.Path) },
 		Bar:      ix.Bar,
 	}, func(e index.Entry) (int64, bool) {
-		// Git compares the index with the attributes that lstat(2) returns. Glance finds these attributes by the inode number of
-		// which the index stores the lower 32 bits. They identify a node of the base tree. A file that was created in the mount
-		// may have the same lower 32 bits, but Glance returns false for such a file, because git has to notice it.
+		// Git compares the index with the attributes that lstat(2) returns. Glance finds these attributes by the inode number
+		// of which the index stores the lower 32 bits. They identify a node of the base tree. A file that was created in the
+		// mount may have the same lower 32 bits, but Glance returns false for such a file, because git has to notice it.
 		a, ok := ix.Tree.Base().Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})

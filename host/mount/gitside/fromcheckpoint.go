@@ -69,7 +69,8 @@ func (s *Side) applyCheckpoint(o *gitdir.Options) (*session.Index, error) {
 
 // gitState returns the parts of a checkpoint state that a new git directory needs, in the form of package gitdir.
 func gitState(s session.State) *gitdir.State {
-	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
+	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote,
+		Files: make(map[string]gitdir.File, len(s.Files))}
 	for _, stash := range s.Stashes {
 		g.Stashes = append(g.Stashes, gitdir.Stash(stash))
 	}

@@ -9,9 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Git locks its index to write it. If another process holds the lock, a git command fails or, like git status, does not store
-// its results. The daemon also locks the index when it completes the index (Index.Fill). To avoid conflicts, the daemon locks
-// the index only while no git command is running, and delays new git commands until it has released the lock.
+// Git locks its index to write it. If another process holds the lock, a git command fails or, like git status, does not
+// store its results. The daemon also locks the index when it completes the index (Index.Fill). To avoid conflicts, the
+// daemon locks the index only while no git command is running, and delays new git commands until it has released the
+// lock.
 
 // passes is the time after the start of a git command for which it is assumed to use the index. A command that runs
 // longer is probably waiting in a pager.

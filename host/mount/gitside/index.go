@@ -35,7 +35,8 @@ type Index struct {
 	Events   *Events
 	Tree     *worktree.Tree
 	Contents *contents.Contents // files and directories as the mount reads them
-	Reads    bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
+	// whether contents may be prefetched; if false, only contents that a process reads are fetched
+	Reads    bool
 	Handover *takeover.Handover
 	Turns    *turns.Turns
 	Log      *zap.Logger
@@ -60,7 +61,8 @@ func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptio
 			return err
 		}
 	}
-	came := ix.Mount.Store.Stats().Blobs // read before the walk, because the index may not contain the sizes of blobs that arrive during it
+	// read before the walk, because the index may not contain the sizes of blobs that arrive during it
+	came := ix.Mount.Store.Stats().Blobs
 	err := dir.WriteIndex(ctx, o, ix.emitBase)
 	if err == nil {
 		ix.indexed = came
@@ -90,7 +92,8 @@ func (ix *Index) emitBase(ctx context.Context, emit func(index.Entry) error) err
 		}
 		err := emit(index.Entry{
 			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || ix.Contents.View.Exact(e.Path),
-			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID, Size: uint32(max(a.Size, 0))},
+			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID,
+				Size: uint32(max(a.Size, 0))},
 		})
 		for _, e := range odd.hidden {
 			if err == nil {
@@ -144,7 +147,8 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	}
 	if ix.Reads {
 		var ids []object.ID
-		for _, b := range slices.Concat(blobs, attributes) { // attributes determine whether an ignore file is converted, so they are fetched too
+		// attributes determine whether an ignore file is converted, so they are fetched too
+		for _, b := range slices.Concat(blobs, attributes) {
 			ids = append(ids, b.ID)
 		}
 		if err = ix.Mount.Store.Provide(ctx, nil, ids); ctx.Err() != nil {

@@ -73,5 +73,6 @@ func (s *Side) WriteLogins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return gitdir.Options{Helper: program, Inside: s.Inside.Wanted(), Logins: s.Logins.helperURLs(ctx)}.SetLogins(s.Mount.GitDir)
+	return gitdir.Options{Helper: program, Inside: s.Inside.Wanted(),
+		Logins: s.Logins.helperURLs(ctx)}.SetLogins(s.Mount.GitDir)
 }

@@ -15,7 +15,8 @@ import (
 
 // Prefetch fetches the contents of the paths that match r.Paths, with a higher priority than the background prefetch.
 // If r names commits, it fetches their objects instead.
-func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest,
+	progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	// Objects of commits are fetched into git's object store, contents of paths into the cache of contents.
 	if len(r.Commits) > 0 {
@@ -68,8 +69,9 @@ func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	objects, made := s.servers.objects, s.servers.ready
 	s.mu.Unlock()
 	if !ready || !made {
-		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,
-			Cause: "git directory is not ready", Hint: "run artifactfs status " + r.Dir + " to see the reason"}
+		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch",
+			Object: r.Dir,
+			Cause:  "git directory is not ready", Hint: "run artifactfs status " + r.Dir + " to see the reason"}
 	}
 	done, err := objects.Prefetch(ctx, r.Commits, matcher(r.Paths), func(p promisor.Prefetched) {
 		progress(control.Progress{Phase: "fetch", Done: int64(p.Present), Total: int64(p.Wanted), Unit: "objects"})

@@ -21,7 +21,8 @@ const (
 
 // refs returns the refs of the remote that git can use before the history is fetched, the remote's default branch, and
 // the commits whose parents are missing. If the refs cannot be listed, it logs this and returns none.
-func (s *Side) refs(ctx context.Context, snap *fetch.Snapshot) (refs []packedrefs.Ref, head string, shallow []object.ID) {
+func (s *Side) refs(ctx context.Context,
+	snap *fetch.Snapshot) (refs []packedrefs.Ref, head string, shallow []object.ID) {
 	if s.Listing == nil || !s.Mount.Store.Reachable() {
 		return nil, "", nil
 	}

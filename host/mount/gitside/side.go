@@ -1,5 +1,5 @@
-// Package gitside makes git commands work in a mount. It creates the git directory, supplies git commands with changed paths,
-// missing objects and credentials, and writes git's index.
+// Package gitside makes git commands work in a mount. It creates the git directory, supplies git commands with changed
+// paths, missing objects and credentials, and writes git's index.
 package gitside
 
 import (
@@ -54,14 +54,18 @@ type Side struct {
 	// If it is nil and the history will be fetched, Make requests it when it creates the directory.
 	Listing *fetch.Listing
 
-	Modules   func(ctx context.Context) []gitdir.Submodule // returns the submodules that the configuration of the git directory lists
-	Changed   func() int64                                 // returns the number of paths that the user has changed
-	Redirects func() []string                              // returns the redirects, whose files are stored outside of the mount
-	Refresh   func(open []worktree.Node)                   // drops the kernel's cached attributes of files that are open for writing
-	Finish    func(ctx context.Context, dir *gitdir.Dir)   // completes switches and restores that were interrupted
+	// returns the submodules that the configuration of the git directory lists
+	Modules func(ctx context.Context) []gitdir.Submodule
+	Changed func() int64 // returns the number of paths that the user has changed
+	// returns the redirects, whose files are stored outside of the mount
+	Redirects func() []string
+	// drops the kernel's cached attributes of files that are open for writing
+	Refresh func(open []worktree.Node)
+	Finish  func(ctx context.Context, dir *gitdir.Dir) // completes switches and restores that were interrupted
 
-	passes  gitPass                // running git commands
-	relinks bool                   // whether linked worktrees are restored before git commands can run; set before the kernel has the mount
+	passes gitPass // running git commands
+	// whether linked worktrees are restored before git commands can run; set before the kernel has the mount
+	relinks bool
 	device  func() (uint32, error) // returns the device of the mount
 
 	mu      sync.Mutex
@@ -78,9 +82,9 @@ func New(s *Side) *Side {
 // servers has the git directory, and the servers to which git commands in the mount send requests. It is the zero value
 // until git commands can run.
 //
-// A git command finds the repository by a lookup of ".git" in the root of the mount. The kernel sends this lookup to the daemon,
-// where Await delays the reply until git commands can run. Later, the command connects to the servers through sockets in the git
-// directory.
+// A git command finds the repository by a lookup of ".git" in the root of the mount. The kernel sends this lookup to
+// the daemon, where Await delays the reply until git commands can run. Later, the command connects to the servers
+// through sockets in the git directory.
 type servers struct {
 	dir     *gitdir.Dir        // git directory; nil until git commands can run
 	monitor *fsmonitor.Server  // answers git's fsmonitor queries for paths that have changed
@@ -102,7 +106,8 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they are called before the turn
+	// both may send requests to the remote, so they are called before the turn
+	x, modules := s.Index.options(ctx), s.Modules(ctx)
 	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
 	if signal.Take(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
 		s.Events.WantGit()
@@ -153,7 +158,8 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 // change the directory, because git commands may be using it, and it sends no requests to the remote.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Contents.Snapshot()
-	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit, Inside: s.Inside.Wanted()}
+	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit,
+		Inside: s.Inside.Wanted()}
 	if s.Mount.Record.Checkpoint != nil {
 		o.Ref = ""
 	}
@@ -161,8 +167,8 @@ func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, s.open(ctx, dir)
 }
 
-// open starts the servers for git commands and completes interrupted switches and restores. When it returns, git commands can run
-// in the mount.
+// open starts the servers for git commands and completes interrupted switches and restores. When it returns, git
+// commands can run in the mount.
 func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
 	if err := s.serve(dir); err != nil {
 		return err
@@ -191,8 +197,9 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 		branch = snap.Ref
 	}
 	return gitdir.Options{
-		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
-		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
+		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(),
+		Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
+		Ref:     snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
 		Logins: s.Logins.helperURLs(ctx), Called: s.Contents.Settings.RemoteName(),
 		Streams: s.Contents.Settings.StreamsSmall(),
@@ -218,12 +225,14 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 		return err
 	}
 	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Contents.View,
-		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
+		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)},
+		s.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
 	answers, err := credential.Serve(s.Mount.GitDir, s.Logins, s.Request.UID,
-		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartLogins), Keep: s.Handover.KeepAs(takeover.PartLogins)}, s.Log)
+		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartLogins), Keep: s.Handover.KeepAs(takeover.PartLogins)},
+		s.Log)
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
 	}

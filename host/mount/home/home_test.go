@@ -23,7 +23,8 @@ func request(uid uint32) *control.MountRequest {
 	return r
 }
 
-// begun returns the locked home of a new mount with the session "s", whose record is stored, in the state directory state.
+// begun returns the locked home of a new mount with the session "s", whose record is stored, in the state directory
+// state.
 func begun(t *testing.T, state string) *Home {
 	t.Helper()
 	log := zap.NewNop()

@@ -66,8 +66,8 @@ type Point struct {
 // checks that it is empty. dir must not be inside another artifactfs mount, except the mount at parentDir, unless that
 // is "". If Prepare fails, it removes the directories that it has created.
 //
-// Prepare reads the mount table before it calls stat(2) for dir, for two reasons: stat may wait for the process that serves a
-// mount, and for a dead mount the kernel may answer from its cache.
+// Prepare reads the mount table before it calls stat(2) for dir, for two reasons: stat may wait for the process that
+// serves a mount, and for a dead mount the kernel may answer from its cache.
 func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
@@ -105,8 +105,8 @@ func Check(dir string) error {
 	return nil
 }
 
-// CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot create FUSE mounts. Users other than root
-// do not need access to /dev/fuse, because fusermount3 opens it for them.
+// CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot create FUSE mounts. Users other
+// than root do not need access to /dev/fuse, because fusermount3 opens it for them.
 func CheckDevice() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
@@ -173,9 +173,9 @@ func clearDead(ctx context.Context, dir, parentDir string) error {
 	return ErrDeadMount
 }
 
-// IsDead reports whether the process that served the mount at dir has certainly died. It waits for at most ProbeTime. It calls
-// statfs(2), which the kernel never answers from a cache, and which fails at once if no process has the FUSE connection open
-// (fuse_get_req in fs/fuse/dev.c).
+// IsDead reports whether the process that served the mount at dir has certainly died. It waits for at most ProbeTime.
+// It calls statfs(2), which the kernel never answers from a cache, and which fails at once if no process has the FUSE
+// connection open (fuse_get_req in fs/fuse/dev.c).
 func IsDead(dir string) bool {
 	answer := make(chan error, 1)
 	go func() {
@@ -261,8 +261,8 @@ func (p *Point) empty() error {
 	return nil
 }
 
-// DeviceOf returns the device number of the artifactfs mount at dir. It reads the mount table, because this process itself would
-// have to answer a stat(2).
+// DeviceOf returns the device number of the artifactfs mount at dir. It reads the mount table, because this process
+// itself would have to answer a stat(2).
 func DeviceOf(dir string) (uint32, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// flushTime is the maximum time for which Flush waits until the kernel has written its cached changes of a mount to this
-	// process.
+	// flushTime is the maximum time for which Flush waits until the kernel has written its cached changes of a mount to
+	// this process.
 	flushTime = 10 * time.Second
 	// copiesFor is the maximum time for which an unmount waits until no other mount namespace has a copy of the mount.
 	// For example, a command in a separate mount namespace may be about to end.
@@ -47,8 +47,8 @@ func HasFUSE(dir string) bool {
 	return err == nil
 }
 
-// Flush calls syncfs(2), which makes the kernel send its cached changes of the mount at dir to this process. It waits for at most
-// flushTime, and logs errors.
+// Flush calls syncfs(2), which makes the kernel send its cached changes of the mount at dir to this process. It waits
+// for at most flushTime, and logs errors.
 func Flush(dir string, log *zap.Logger) {
 	done := make(chan error, 1)
 	go func() {

@@ -72,7 +72,8 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 			continue
 		}
 		name, _ := proc.Of(c.PID).Name()
-		users = append(users, user{strconv.Itoa(c.PID), name, "a copy of the mount at " + c.Point + " in another mount namespace"})
+		users = append(users, user{strconv.Itoa(c.PID), name,
+			"a copy of the mount at " + c.Point + " in another mount namespace"})
 	}
 	return users
 }

@@ -28,7 +28,8 @@ import (
 // the objects from garbage collection. After that, the ID of the checkpoint can be looked up in the repository of the
 // mount's own session.
 
-// adopted is a checkpoint of another session whose commit and trees were copied to the repository of the mount's own session.
+// adopted is a checkpoint of another session whose commit and trees were copied to the repository of the mount's own
+// session.
 type adopted struct {
 	checkpoint session.Checkpoint
 	meta       session.Meta // metadata of the session to which the checkpoint belongs
@@ -39,8 +40,8 @@ type adopted struct {
 // the mount's own session is not copied. adopt returns fault.ErrOtherRemote if the other session belongs to a different
 // mounted remote.
 //
-// adopt creates the ref after all objects are stored. If the process crashes before that, no ref leads to the copied objects, and
-// the request can be repeated.
+// adopt creates the ref after all objects are stored. If the process crashes before that, no ref leads to the copied
+// objects, and the request can be repeated.
 func (m *Mover) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
@@ -167,7 +168,8 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 // adoptContents opens the session remote with the URL at, and calls adoptFrom with it. of is the name of the session of
 // the checkpoint p. It does nothing if at is not the URL of a session remote.
 func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
-	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
+	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of,
+		SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
 		return err
 	}
@@ -198,8 +200,8 @@ func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 		m.Mount.Owned.Expect(ids)
 		return nil
 	}
-	// A failed fetch is only logged, because contents that also exist on the mounted remote can be fetched from there when they
-	// are read.
+	// A failed fetch is only logged, because contents that also exist on the mounted remote can be fetched from there when
+	// they are read.
 	if _, err := m.Mount.Owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
 		m.Log.Info("fetch contents of another session", zap.String("session", m.Mount.Session), zap.Error(err))
 	}

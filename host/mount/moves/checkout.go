@@ -91,8 +91,9 @@ func (m *Mover) Unfinished() (list []string) {
 		return nil
 	}
 	for _, p := range m.journal.Load().Unfinished() {
-		list = append(list, fmt.Sprintf("%s has changed only a part of the paths; the next switch, restore or merge finishes it first",
-			p.Intent))
+		list = append(list,
+			fmt.Sprintf("%s has changed only a part of the paths; the next switch, restore or merge finishes it first",
+				p.Intent))
 	}
 	return list
 }

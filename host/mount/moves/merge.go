@@ -101,14 +101,17 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	defer o.Close()
-	reply = control.MergeReply{Dir: m.Mount.Dir, Theirs: o.Shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
-		Changes: []control.PathChange{}, Conflicts: w.Conflicted(), Kept: []string{}, Messages: append([]string{}, w.Messages...)}
+	reply = control.MergeReply{Dir: m.Mount.Dir, Theirs: o.Shown(w.theirs.checkpoint),
+		Base:    treediff.Name(w.repo.Format(), w.base),
+		Changes: []control.PathChange{}, Conflicts: w.Conflicted(), Kept: []string{},
+		Messages: append([]string{}, w.Messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
 		return reply, err
 	}
 	// restore writes a journal entry, so that a successor completes the change if this process dies.
-	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.Mount.Dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
+	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.Mount.Dir, ID: string(merged.ID), Paths: paths, Staged: true,
+		Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
 	}
@@ -196,8 +199,8 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	}
 	defer remove()
 	w.objects = filepath.Join(dir, "objects")
-	// Git writes the names of refs into conflict markers, so the temporary repository has a ref whose name describes the other
-	// checkpoint. The file objects/x is written so that the directory objects exists.
+	// Git writes the names of refs into conflict markers, so the temporary repository has a ref whose name describes the
+	// other checkpoint. The file objects/x is written so that the directory objects exists.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
 		"objects/x": "", "config": gitcmd.BareConfig(f)} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
@@ -271,8 +274,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	entry := staging.EntriesOf(ctx, w.m.Contents.View.Tree, w.Result)
-	// The tree of the index does not contain conflicted paths, because Special contains their stages. A conflicted path must be
-	// restored even if its contents are unchanged.
+	// The tree of the index does not contain conflicted paths, because Special contains their stages. A conflicted path
+	// must be restored even if its contents are unchanged.
 	for _, path := range conflicted {
 		fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
 		if there[path] {
@@ -293,7 +296,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	state.Index.Special = slices.DeleteFunc(slices.Clone(state.Index.Special),
 		func(e session.IndexEntry) bool { return slices.Contains(paths, e.Path) })
 	for _, e := range w.Conflicts {
-		state.Index.Special = append(state.Index.Special, session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage})
+		state.Index.Special = append(state.Index.Special,
+			session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage})
 	}
 	p = w.now
 	info, err := w.repo.Commit(w.now.State)
@@ -313,14 +317,17 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	p.Commit = commit.ID
-	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.Mount.Session, p.ID), New: p.Commit}})
+	err = w.repo.Record(ctx, append(objects, commit),
+		[]session.RefChange{{Name: session.AdoptedRef(w.m.Mount.Session, p.ID), New: p.Commit}})
 	if err == nil {
-		err = w.m.refreshObjects(w.repo) // restore reads the checkpoint state through the mount, which must find the new objects
+		// restore reads the checkpoint state through the mount, which must find the new objects
+		err = w.m.refreshObjects(w.repo)
 	}
 	return paths, p, err
 }
 
-// editIndex applies edits to tree and returns the resulting tree. edits has the input format of git update-index -z --index-info.
+// editIndex applies edits to tree and returns the resulting tree. edits has the input format of git update-index -z
+// --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
 	dir, remove, err := disk.TempDir(w.m.State, "merge")
 	if err != nil {

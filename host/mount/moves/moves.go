@@ -22,15 +22,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Mover changes the working tree of one mount. The exported fields are set before the mount is served, and do not change after
-// that. The methods may be called from any goroutine.
+// Mover changes the working tree of one mount. The exported fields are set before the mount is served, and do not
+// change after that. The methods may be called from any goroutine.
 type Mover struct {
 	Mount    *catalog.Mounted // the mount, with its session and agent
 	Tree     *worktree.Tree
 	Server   *fuse.Server       // serves the kernel's requests
 	Contents *contents.Contents // files and directories as the mount reads them
 	Follow   bool               // whether the mount follows its branch on the remote
-	Reads    bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
+	// whether contents may be prefetched; if false, only contents that a process reads are fetched
+	Reads    bool
 	Handover *takeover.Handover // passes state to a successor
 	Events   *inotify.Raiser    // raises inotify events for changed paths; nil if it raises none
 

@@ -46,7 +46,8 @@ func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string
 // dirDiffer implements checkout.Differ with treediff.WithDirs, which also finds empty directories.
 type dirDiffer treediff.Reader
 
-// Differences returns the paths at which two trees differ, including empty directories, in the order of treediff.WithDirs.
+// Differences returns the paths at which two trees differ, including empty directories, in the order of
+// treediff.WithDirs.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
@@ -62,7 +63,8 @@ func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.
 	reply, err := m.restore(ctx, r)
 	if err != nil {
 		of := fault.Subject{
-			Area: fault.Restore, Verb: "restore", Object: m.Mount.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.Mount.GitDir,
+			Area: fault.Restore, Verb: "restore", Object: m.Mount.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID,
+			GitDir: m.Mount.GitDir,
 		}
 		return control.RestoreReply{}, of.Explain(err)
 	}
@@ -98,7 +100,8 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	}
 	if named && len(paths) == 0 {
 		restored, err := m.restoreGit(r.DryRun)
-		return control.RestoreReply{Dir: m.Mount.Dir, DryRun: r.DryRun, Changes: []control.PathChange{}, Kept: []string{}, Git: restored}, err
+		return control.RestoreReply{Dir: m.Mount.Dir, DryRun: r.DryRun, Changes: []control.PathChange{}, Kept: []string{},
+			Git: restored}, err
 	}
 	// A checkpoint of another session is first copied to this session's repository.
 	if r.Of != "" {
@@ -143,7 +146,8 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 
 // apply changes the files as Compare has computed, and restores the linked worktrees with the paths linked. It releases
 // lock if it succeeds.
-func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.Index, r control.RestoreRequest, linked []string) error {
+func (w *restoring) apply(ctx context.Context, git *gitdir.Dir, lock checkout.Index, r control.RestoreRequest,
+	linked []string) error {
 	if len(linked) == 0 {
 		return w.Apply(ctx, lock, w.stagedFunc(r.Staged), r.Nonce, nil)
 	}
@@ -213,7 +217,8 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 			changes = append(changes, catalog.PathChange(d.Path, old, now))
 		}
 	}
-	reply := control.RestoreReply{Dir: w.m.Mount.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
+	reply := control.RestoreReply{Dir: w.m.Mount.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes,
+		Kept: []string{}}
 	if dry {
 		return reply, nil
 	}

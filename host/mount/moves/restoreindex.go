@@ -68,7 +68,8 @@ func (w *restoring) stagedChanges(ctx context.Context, p session.Checkpoint) (*g
 		if err != nil {
 			return nil, err
 		}
-		x.Changes = append(x.Changes, index.Change{Entry: index.Entry{Path: e.Path, Mode: was.Mode, ID: was.ID}, Gone: was.Mode == 0})
+		x.Changes = append(x.Changes, index.Change{Entry: index.Entry{Path: e.Path, Mode: was.Mode, ID: was.ID},
+			Gone: was.Mode == 0})
 	}
 	return x, w.keepForGit(ctx, x)
 }

@@ -17,21 +17,25 @@ import (
 )
 
 // Switch changes the working tree, the index and HEAD to another commit. Errors have a hint.
-func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest,
+	progress func(control.Progress)) (control.SwitchReply, error) {
 	start := time.Now()
 	reply, err := m.switchTo(ctx, r, progress)
 	if err != nil {
-		of := fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref, GitDir: m.Mount.GitDir}
+		of := fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref,
+			GitDir: m.Mount.GitDir}
 		return control.SwitchReply{}, of.Explain(err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
-	m.Log.Info("switched", zap.String("dir", m.Mount.Dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths),
+	m.Log.Info("switched", zap.String("dir", m.Mount.Dir), zap.String("commit", reply.Commit),
+		zap.Int64("paths", reply.Paths),
 		zap.Int64("total_ms", reply.Took))
 	return reply, nil
 }
 
 // switchTo implements Switch, without hints in its errors.
-func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest,
+	progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.Mount.Writable {
 		return control.SwitchReply{}, fault.ErrReadOnly
 	}
@@ -79,7 +83,8 @@ func (m *Mover) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 		return reply, err
 	}
 	return control.SwitchReply{
-		Dir: m.Mount.Dir, From: from.Branch, FromCommit: from.Commit.String(), Branch: to.Branch, Commit: to.Commit.String(), Created: to.New,
+		Dir: m.Mount.Dir, From: from.Branch, FromCommit: from.Commit.String(), Branch: to.Branch, Commit: to.Commit.String(),
+		Created:  to.New,
 		Upstream: strings.TrimPrefix(to.Upstream, "refs/remotes/"), Paths: done.Paths, Kept: done.Kept,
 	}, nil
 }

@@ -39,7 +39,8 @@ type relinking struct {
 
 // finishWorktrees restores the linked worktrees of the intent p, and ends the intent. It adds a note to the status for
 // each worktree that cannot be restored, and returns these worktrees by path, with the causes.
-func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) (failed map[string]error, err error) {
+func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir,
+	p *checkout.Pending) (failed map[string]error, err error) {
 	failed = map[string]error{}
 	err = m.restoreWorktrees(ctx, git, p, failed)
 	if ctx.Err() != nil { // the next process that serves the mount repeats the intent
@@ -63,7 +64,8 @@ func (m *Mover) finishWorktrees(ctx context.Context, git *gitdir.Dir, p *checkou
 
 // restoreWorktrees restores the linked worktrees of the intent p. It adds those that cannot be restored to failed, by
 // path.
-func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending, failed map[string]error) error {
+func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checkout.Pending,
+	failed map[string]error) error {
 	if p.Err != nil {
 		return p.Err
 	}
@@ -81,7 +83,8 @@ func (m *Mover) restoreWorktrees(ctx context.Context, git *gitdir.Dir, p *checko
 	}
 	first := len(p.Worktrees.Paths) == 0
 	if !first {
-		r.list = slices.DeleteFunc(r.list, func(l session.Worktree) bool { return !slices.Contains(p.Worktrees.Paths, l.Path) })
+		r.list = slices.DeleteFunc(r.list,
+			func(l session.Worktree) bool { return !slices.Contains(p.Worktrees.Paths, l.Path) })
 	}
 	for len(r.list) > 0 && ctx.Err() == nil {
 		n := 1 // worktrees in the first one are restored together with it
@@ -145,7 +148,8 @@ func (w *restoring) missingWorktrees(ctx context.Context) (paths []string, err e
 // mount starts with the checkpoint.
 func (r *relinking) restore(ctx context.Context, group []session.Worktree, first bool) error {
 	m := r.m
-	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a linked worktree.
+	// The checkpoint may be from other users of the session remote, who could make a directory of the main working tree a
+	// linked worktree.
 	if base := m.Contents.Snapshot().Tree; first && !base.IsZero() {
 		if e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, base, group[0].Path); err != nil {
 			return err
@@ -194,17 +198,18 @@ func (r *relinking) restore(ctx context.Context, group []session.Worktree, first
 	for i, l := range group {
 		paths[i] = l.Path
 	}
-	return r.Checkout.Add(ctx, lock, commit.Tree, list, checkout.WorktreesIntent{State: r.state.String(), Paths: paths}, func() error {
-		for i, g := range ready {
-			if err := g.place(); err != nil {
-				for _, g := range ready[:i] {
-					err = errors.Join(err, g.remove())
+	return r.Checkout.Add(ctx, lock, commit.Tree, list, checkout.WorktreesIntent{State: r.state.String(), Paths: paths},
+		func() error {
+			for i, g := range ready {
+				if err := g.place(); err != nil {
+					for _, g := range ready[:i] {
+						err = errors.Join(err, g.remove())
+					}
+					return err
 				}
-				return err
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 }
 
 // maxOwned is the maximum number of commits of the session that fetchTrees follows to find their base commit.
@@ -212,7 +217,8 @@ const maxOwned = 1000
 
 // fetchTrees fetches all trees of the commit id from the mounted remote in one request. They can be missing, because a
 // linked worktree may be on another branch than the session. For a commit that only the session has, fetchTrees fetches
-// the trees of the newest ancestor that the mounted remote has. If the fetch fails, each tree is fetched when it is read.
+// the trees of the newest ancestor that the mounted remote has. If the fetch fails, each tree is fetched when it is
+// read.
 func (r *relinking) fetchTrees(ctx context.Context, id object.ID) {
 	for n := 0; !id.IsZero() && r.repo.Owned(id); n++ {
 		info, err := r.repo.Commit(id)
@@ -240,7 +246,8 @@ var errInMain = errors.New("path is in the main working tree of the checkpoint")
 
 // filesOf returns the tree at a path in the tree full, and the files and empty directories of that tree as additions to
 // the working tree.
-func (r *relinking) filesOf(ctx context.Context, full object.ID, path string) (tree object.ID, list []gitdir.Difference, err error) {
+func (r *relinking) filesOf(ctx context.Context, full object.ID,
+	path string) (tree object.ID, list []gitdir.Difference, err error) {
 	e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, full, path)
 	if err == nil && e.Mode != object.ModeDir {
 		err = fmt.Errorf("find %s in the checkpoint: %w", path, os.ErrNotExist)
@@ -296,12 +303,12 @@ type gitFiles struct {
 	put       bool // whether the directory dir was created
 }
 
-// madePrefix is the prefix of the names of temporary directories, in which the git directory of a linked worktree is made
-// before it gets its name.
+// madePrefix is the prefix of the names of temporary directories, in which the git directory of a linked worktree is
+// made before it gets its name.
 const madePrefix = "artifactfs-worktree-"
 
-// removeMade removes the temporary directories that killed processes have left in a git directory. It ignores errors, because git does not
-// look into these directories.
+// removeMade removes the temporary directories that killed processes have left in a git directory. It ignores errors,
+// because git does not look into these directories.
 func removeMade(gitDir string) {
 	entries, _ := os.ReadDir(gitDir)
 	for _, e := range entries {

@@ -36,7 +36,8 @@ type Local struct {
 // may lack contents of the parent.
 func (o Local) Resume(remote *thin.Remote) resume.Local {
 	l := resume.Local{
-		RepoDir: filepath.Join(o.Home, statedir.SessionRepoName), Session: o.Session, Checkpoint: o.checkpoint, Ref: o.Record.Ref,
+		RepoDir: filepath.Join(o.Home, statedir.SessionRepoName), Session: o.Session, Checkpoint: o.checkpoint,
+		Ref: o.Record.Ref,
 	}
 	switch at := o.Carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
@@ -139,7 +140,8 @@ func (h Home) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.Session, ReadOnly: true, Borrow: pathLines(stores)})
+	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.Session, ReadOnly: true,
+		Borrow: pathLines(stores)})
 }
 
 // pathLines returns those lines of text that are absolute paths.

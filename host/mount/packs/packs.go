@@ -15,20 +15,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git is stored as
-// a pack too. Git searches every pack for an object, so many packs make git slow. Therefore packs are joined in the background
-// when a directory contains more than packsAbove.
+// Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git is
+// stored as a pack too. Git searches every pack for an object, so many packs make git slow. Therefore packs are joined
+// in the background when a directory contains more than packsAbove.
 const (
 	// packsAbove is the number of packs above which the packs of a directory are joined.
 	packsAbove = 12
 	// packsKeep is the maximum number of packs after a join.
 	packsKeep = 5
-	// packsCrowd is the number of packs above which the packs that a join has replaced are removed soon, even if a process may
-	// still be reading them.
+	// packsCrowd is the number of packs above which the packs that a join has replaced are removed soon, even if a process
+	// may still be reading them.
 	packsCrowd = 24
 
-	// packsGather is the time between a change of a directory and the check of the directory, so that one check finds several new
-	// packs.
+	// packsGather is the time between a change of a directory and the check of the directory, so that one check finds
+	// several new packs.
 	packsGather = 100 * time.Millisecond
 	// packsIdle is the pause before the next check if nothing changes. It doubles after each check. The check may start
 	// a join that was not possible before.
@@ -51,8 +51,8 @@ func NewDirectory(objects string, join func(context.Context, odb.JoinOptions) (o
 	return &Directory{path: filepath.Join(objects, "pack"), join: join}
 }
 
-// Run joins packs in the directories dirs until ctx ends. Several mounts may run it for the same store: one of them joins the
-// packs of the store, and the others find nothing to join.
+// Run joins packs in the directories dirs until ctx ends. Several mounts may run it for the same store: one of them
+// joins the packs of the store, and the others find nothing to join.
 func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
@@ -94,7 +94,8 @@ func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 // joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
 func (t *Tender) joinPacks(ctx context.Context, d *Directory) error {
 	start := time.Now()
-	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin, Reader: sameProgram})
+	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin,
+		Reader: sameProgram})
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -124,8 +125,8 @@ func (t *Tender) paceJoin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sameProgram reports whether the process pid runs the same executable as this process. Such a process searches for new packs
-// before it reports an object as missing, so packs that it has open may be removed.
+// sameProgram reports whether the process pid runs the same executable as this process. Such a process searches for new
+// packs before it reports an object as missing, so packs that it has open may be removed.
 func sameProgram(pid int) bool {
 	own, err := proc.Self.Executable()
 	if err != nil {
@@ -150,8 +151,8 @@ type Directory struct {
 // look reports whether a join should be tried at the time now: the directory has changed since the last attempt, or
 // packsIdle has passed. After a failed join, the time until the next attempt doubles each time, up to packsRetry.
 func (d *Directory) look(now time.Time) bool {
-	// The modification time of a directory changes when an entry is added or removed. Reading it is cheaper than listing the
-	// entries.
+	// The modification time of a directory changes when an entry is added or removed. Reading it is cheaper than listing
+	// the entries.
 	st, err := os.Stat(d.path)
 	if err != nil {
 		return false

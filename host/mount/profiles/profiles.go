@@ -1,11 +1,11 @@
 // Package profiles records which files programs read in a mount, and determines the read profile that the mount
 // prefetches.
 //
-// A recording begins with the mount, and ends when no program has read a new file for Options.Idle, after Options.Limit, when
-// readprofile.MaxPaths paths were recorded, or at unmount. It is then merged into the profile in the directory of the store and, if the
-// mount shares its profile, into the ref refs/afs/profile/NAME of the session remote. Until then, a file in the home of the mount contains
-// the paths that were recorded so far: a successor of this process continues the recording, and a later mount of the same session merges
-// a recording whose mount has died.
+// A recording begins with the mount, and ends when no program has read a new file for Options.Idle, after
+// Options.Limit, when readprofile.MaxPaths paths were recorded, or at unmount. It is then merged into the profile in
+// the directory of the store and, if the mount shares its profile, into the ref refs/afs/profile/NAME of the session
+// remote. Until then, a file in the home of the mount contains the paths that were recorded so far: a successor of this
+// process continues the recording, and a later mount of the same session merges a recording whose mount has died.
 package profiles
 
 import (
@@ -31,8 +31,9 @@ const (
 	// DefaultIdle and DefaultLimit are the defaults of Options.Idle and Options.Limit.
 	DefaultIdle  = 2 * time.Minute
 	DefaultLimit = 30 * time.Minute
-	// savePause is the minimum time between two writes of the file with the recording. A successor of a killed process misses the paths
-	// that were read after the last write. If writing takes long, the time is savePauseFactor times the duration of the last write.
+	// savePause is the minimum time between two writes of the file with the recording. A successor of a killed process
+	// misses the paths that were read after the last write. If writing takes long, the time is savePauseFactor times the
+	// duration of the last write.
 	savePause       = 200 * time.Millisecond
 	savePauseFactor = 20
 	// remoteTime is the maximum time for reading a profile from the session remote, and for writing it.
@@ -92,7 +93,8 @@ func Begin(o Options, takenOver bool) *Profiles {
 	if o.Limit == 0 {
 		o.Limit = DefaultLimit
 	}
-	p := &Profiles{o: o, status: readprofile.Usage{Name: o.Name, Shared: o.Remote != nil}, recorder: readprofile.NewRecorder(nil)}
+	p := &Profiles{o: o, status: readprofile.Usage{Name: o.Name, Shared: o.Remote != nil},
+		recorder: readprofile.NewRecorder(nil)}
 	var err error
 	if takenOver {
 		var saved readprofile.Profile

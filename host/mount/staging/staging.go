@@ -31,7 +31,8 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 			conflicts = append(conflicts, e)
 		}
 	}
-	for path, e := range special { // because of their flags, these entries are listed even if mode and id are the same as in the tree
+	// because of their flags, these entries are listed even if mode and id are the same as in the tree
+	for path, e := range special {
 		if !e.IntentToAdd {
 			s.Changes = append(s.Changes, index.Change{Entry: plainEntry(e)})
 			continue
@@ -40,8 +41,9 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 		if err != nil {
 			return nil, err
 		}
-		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
-			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
+		s.Changes = append(s.Changes,
+			index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
+				AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
 	}
 	err := treediff.Trees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
 		if _, isSpecial := special[path]; isSpecial {
@@ -81,7 +83,8 @@ func EmptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(
 
 // plainEntry converts an index entry of package session into one of package index.
 func plainEntry(e session.IndexEntry) index.Entry {
-	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
+	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid,
+		SkipWorktree: e.SkipWorktree}
 }
 
 // treesOf returns a function that returns the tree of a directory below root, or false if the directory does not exist

@@ -85,7 +85,8 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 // from the keeper and returns an error.
 func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	state, err := openStateFile(in.files[partState])
-	// The state is sent before any other part of the mount is created. Without a valid state, there is nothing to take over.
+	// The state is sent before any other part of the mount is created. Without a valid state, there is nothing to take
+	// over.
 	if err != nil {
 		k := Handover{keeper: keeper, key: in.Key, log: log, state: &stateFile{file: in.Take(partState)}}
 		k.Drop()

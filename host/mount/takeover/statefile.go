@@ -52,7 +52,8 @@ type State struct {
 	// Hello is the encoded state of the FUSE connection (fuse.Device).
 	Hello []byte `json:"hello,omitempty"`
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if the configuration is larger than MaxCheckout bytes
+	// git's configuration; nil if the configuration is larger than MaxCheckout bytes
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"`
 
 	GitReady bool `json:"git_ready,omitempty"` // whether the git directory exists and git commands can run
 	History  bool `json:"history,omitempty"`   // whether the history is complete or was not requested

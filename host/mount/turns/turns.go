@@ -85,8 +85,8 @@ func (t *Turns) Take(ctx context.Context, wanted, changed <-chan struct{}) (done
 	return sync.OnceFunc(func() { <-t.token })
 }
 
-// Calm waits until no mount is being started, for at most turnLimit. It returns early if ctx ends, or if a value can be received
-// from one of the channels, which may be nil.
+// Calm waits until no mount is being started, for at most turnLimit. It returns early if ctx ends, or if a value can be
+// received from one of the channels, which may be nil.
 func (t *Turns) Calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	for most := time.Now().Add(turnLimit); ; {
 		rest := min(t.rest(), time.Until(most))
@@ -105,8 +105,8 @@ func (t *Turns) Calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	}
 }
 
-// rest returns the time after which Calm must check again whether mounts are being started. A result of zero or less means that
-// no wait is needed.
+// rest returns the time after which Calm must check again whether mounts are being started. A result of zero or less
+// means that no wait is needed.
 func (t *Turns) rest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

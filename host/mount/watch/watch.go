@@ -1,5 +1,5 @@
-// Package watch notifies goroutines of new files in directories. It uses one inotify descriptor, which a successor process
-// inherits.
+// Package watch notifies goroutines of new files in directories. It uses one inotify descriptor, which a successor
+// process inherits.
 package watch
 
 import (
@@ -37,13 +37,13 @@ type waker struct {
 // Kept is the name under which the keeper (the interface to the supervisor) holds the inotify descriptor.
 const Kept = "watch"
 
-// New returns a Watcher. It uses before, the inotify descriptor of the previous process, unless before is nil. Otherwise it
-// creates a descriptor and sends it to the keeper k, unless k is nil. New does not fail: if it cannot create a descriptor, Add
-// returns errNoWatch.
+// New returns a Watcher. It uses before, the inotify descriptor of the previous process, unless before is nil.
+// Otherwise it creates a descriptor and sends it to the keeper k, unless k is nil. New does not fail: if it cannot
+// create a descriptor, Add returns errNoWatch.
 //
-// The keeper holds the descriptor because closing the last copy of it takes long: the kernel waits in fsnotify_destroy_group
-// (fs/notify) for all readers of the list of watches. If this process had the last copy, its exit would take about 15 ms longer,
-// and the successor would start later.
+// The keeper holds the descriptor because closing the last copy of it takes long: the kernel waits in
+// fsnotify_destroy_group (fs/notify) for all readers of the list of watches. If this process had the last copy, its
+// exit would take about 15 ms longer, and the successor would start later.
 func New(k takeover.Keeper, before *os.File) *Watcher {
 	w := &Watcher{keeper: k, wakes: map[int32][]waker{}}
 	if before != nil {
@@ -63,8 +63,8 @@ func New(k takeover.Keeper, before *os.File) *Watcher {
 	return w
 }
 
-// pollable returns a copy of f that Go's runtime polls, whatever flags earlier processes have set on f. It closes f. It returns
-// nil if the copy cannot be created.
+// pollable returns a copy of f that Go's runtime polls, whatever flags earlier processes have set on f. It closes f. It
+// returns nil if the copy cannot be created.
 func pollable(f *os.File) *os.File {
 	defer f.Close()
 	raw, err := f.SyscallConn()
@@ -73,7 +73,8 @@ func pollable(f *os.File) *os.File {
 	}
 	// Only os.NewFile checks whether a descriptor can be polled, so a new File is needed after the flags were changed.
 	fd, dupErr := -1, error(nil)
-	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil || dupErr != nil {
+	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil ||
+		dupErr != nil {
 		return nil
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -135,8 +136,8 @@ func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	}
 }
 
-// read reads events from f and sends values to the channels of their directories, until f is closed. The format of an event is
-// struct inotify_event (see inotify(7)).
+// read reads events from f and sends values to the channels of their directories, until f is closed. The format of an
+// event is struct inotify_event (see inotify(7)).
 func (w *Watcher) read(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {

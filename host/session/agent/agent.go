@@ -94,8 +94,8 @@ type work struct {
 	capturer Capturer         // creates checkpoints; nil if not opened yet
 	copier   *refcopy.Copier  // nil until Start watches the refs of the git directory
 	queue    *writeback.Queue // pushes the refs of the repository; nil if not opened yet
-	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if there
-	// is no session remote.
+	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if
+	// there is no session remote.
 	origin *transport.Remote
 }
 
@@ -121,7 +121,8 @@ type Figures struct {
 
 // New returns the agent of a mount. Configure must be called before the other methods.
 func New(c Config) *Agent {
-	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}), git: newGitSigns(),
+	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}),
+		git:  newGitSigns(),
 		turn: turn{take: c.Turn, begun: make(chan struct{})}}
 	a.claim.agent = a
 	a.problems = problems{log: c.Log.With(zap.String("dir", c.Dir)), failed: map[string]error{}}

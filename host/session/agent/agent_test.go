@@ -12,13 +12,16 @@ import (
 func TestOptionsOfTheRequestGoBeforeThoseOnRecord(t *testing.T) {
 	a := New(Config{Session: "s", Dir: "/m", Writable: true, Log: zap.NewNop()})
 	err := a.Configure(Settings{
-		Home: t.TempDir(), Asked: control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Exclude: []string{"x"}, TakeOver: true},
-		Recorded: control.SessionOptions{Remote: control.RemoteNone, Policy: "interval=1m", Include: []string{"i"}, Exclude: []string{"e"}, MaxFileSize: 7},
+		Home: t.TempDir(), Asked: control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Exclude: []string{"x"},
+			TakeOver: true},
+		Recorded: control.SessionOptions{Remote: control.RemoteNone, Policy: "interval=1m", Include: []string{"i"},
+			Exclude: []string{"e"}, MaxFileSize: 7},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Policy: "interval=1m", Include: []string{"i"}, Exclude: []string{"x"}, TakeOver: true, MaxFileSize: 7}
+	want := control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Policy: "interval=1m", Include: []string{"i"},
+		Exclude: []string{"x"}, TakeOver: true, MaxFileSize: 7}
 	if got := a.Options(); !reflect.DeepEqual(got, want) {
 		t.Errorf("options in force: got %+v, want %+v", got, want)
 	}

@@ -90,8 +90,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	// The remote has refused the push, so undo the claim in repo. Later Agent.Claim processes the other writer's change and pushes
-	// a new claim.
+	// The remote has refused the push, so undo the claim in repo. Later Agent.Claim processes the other writer's change
+	// and pushes a new claim.
 	if errors.Is(err, writeback.ErrMoved) {
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
@@ -191,7 +191,8 @@ func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, be
 	if err != nil {
 		return err
 	}
-	if _, err := session.Withdraw(ctx, repo, c.Session, laneOf(meta, writer), writer, before, reasonNotMounted, session.Actor()); err != nil {
+	if _, err := session.Withdraw(ctx, repo, c.Session, laneOf(meta, writer), writer, before, reasonNotMounted,
+		session.Actor()); err != nil {
 		return err
 	}
 	ref := session.MetaRef(c.Session)

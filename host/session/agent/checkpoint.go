@@ -27,7 +27,8 @@ const (
 
 // Checkpoint creates a checkpoint of the working tree. If nothing has changed since the newest checkpoint, it returns
 // that, and made is false.
-func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Checkpoint, made bool, err error) {
+func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason,
+	message string) (p session.Checkpoint, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
@@ -35,7 +36,8 @@ func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message s
 // Capture creates a checkpoint like Checkpoint, and returns also a report, which names the files that the checkpoint
 // does not contain. It waits until the git directory was created, because the state of the git directory is part of a
 // checkpoint.
-func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error) {
+func (a *Agent) Capture(ctx context.Context, reason session.Reason,
+	message string) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Checkpoint{}, capture.Report{}, ErrEnded
 	}
@@ -77,7 +79,8 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 		c.made.Made++
 		c.made.Paused = max(c.made.Paused, report.Paused)
 		c.made.Took += report.Took
-		a.log.Debug("created checkpoint", zap.String("dir", a.config.Dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
+		a.log.Debug("created checkpoint", zap.String("dir", a.config.Dir), zap.String("id", string(p.ID)),
+			zap.String("reason", string(reason)),
 			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
 	}
 	return p, report, nil
@@ -183,14 +186,16 @@ func (a *Agent) unsaved() bool {
 // isEmpty reports whether a session repository has no refs except the metadata of its session.
 func isEmpty(repo *session.Repo) bool {
 	refs, err := repo.Refs("")
-	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
+	return err == nil && !slices.ContainsFunc(refs,
+		func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
 // KeepAll stores all changes in the session repository: the refs of the git directory and a checkpoint. If the policy
 // is off, it creates a checkpoint only for the reason session.Manual. KeepAll returns an UnsavedError if some changes
 // could not be stored.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
-	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
+	// no program has changed anything
+	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() {
 		return nil
 	}
 	off := a.policy() == control.PolicyOff
@@ -201,8 +206,8 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unsavedError(captureErr))
 	}
-	// The checkpoint contains the commits of all refs, so no change is lost if copying the refs has failed. But a user who clones
-	// the embedded session remote may then lack contents.
+	// The checkpoint contains the commits of all refs, so no change is lost if copying the refs has failed. But a user who
+	// clones the embedded session remote may then lack contents.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// The session remote decides which writer has a lane, because it accepts only one of two concurrent claims, and because the
-// metadata on this host may be out of date. Therefore a mount waits until the session remote has acknowledged its claim, and is
-// refused if another writer uses the lane. If the session remote does not answer, the mount starts nevertheless. If it turns out
-// later that another writer has the lane, this mount continues in a new lane (yield).
+// The session remote decides which writer has a lane, because it accepts only one of two concurrent claims, and because
+// the metadata on this host may be out of date. Therefore a mount waits until the session remote has acknowledged its
+// claim, and is refused if another writer uses the lane. If the session remote does not answer, the mount starts
+// nevertheless. If it turns out later that another writer has the lane, this mount continues in a new lane (yield).
 
 // confirmTime is the timeout for the acknowledgement of a claim by the session remote.
 const confirmTime = 5 * time.Second
@@ -78,8 +78,8 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	return nil
 }
 
-// IsRefusal reports whether err is the error of a claim that failed because another writer has the lane, or the session is
-// closed or deleted.
+// IsRefusal reports whether err is the error of a claim that failed because another writer has the lane, or the session
+// is closed or deleted.
 func IsRefusal(err error) bool {
 	var held *session.HeldError
 	var gone *writeback.DeletedError
@@ -176,7 +176,8 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	}
 	l.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
-		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Continued: c.Turn != nil, Actor: session.Actor(),
+		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Continued: c.Turn != nil,
+		Actor:  session.Actor(),
 		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches, Lease: l.lease(),
 	})
 }

@@ -76,8 +76,8 @@ type GitDir interface {
 	Await(ctx context.Context) bool
 	// Exists reports whether this process or a predecessor has created the git directory, so that git may have been used.
 	Exists() bool
-	// Untouched reports whether refs, HEAD and index are the same as when the mount was created. It also returns false if the
-	// comparison would take long.
+	// Untouched reports whether refs, HEAD and index are the same as when the mount was created. It also returns false if
+	// the comparison would take long.
 	Untouched() (bool, error)
 }
 

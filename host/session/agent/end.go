@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// A mount ends in two steps. BeforeUnmount runs while the mount is still attached to the kernel, and does everything that may take
-// long: it makes a checkpoint and pushes everything. After the mount was detached, no process can change it any more. Then End
-// stores the changes since BeforeUnmount, and releases the lane on the session remote.
+// A mount ends in two steps. BeforeUnmount runs while the mount is still attached to the kernel, and does everything
+// that may take long: it makes a checkpoint and pushes everything. After the mount was detached, no process can change
+// it any more. Then End stores the changes since BeforeUnmount, and releases the lane on the session remote.
 
 // SyncTime is the default timeout for operations that wait until the session remote has everything.
 const SyncTime = 30 * time.Second
@@ -30,9 +30,11 @@ const (
 
 // ending has the progress and the result of ending the mount.
 type ending struct {
-	patience time.Duration         // timeout for waiting for the session remote; 0 means SyncTime; if negative, the mount does not wait
-	tried    bool                  // whether BeforeUnmount has run
-	why      error                 // reason why refs are missing on the session remote; nil if the reason is unknown or no ref is missing
+	// timeout for waiting for the session remote; 0 means SyncTime; if negative, the mount does not wait
+	patience time.Duration
+	tried    bool // whether BeforeUnmount has run
+	// reason why refs are missing on the session remote; nil if the reason is unknown or no ref is missing
+	why      error
 	unsaved  error                 // reason why the latest changes are in no checkpoint; nil if a checkpoint contains them
 	pending  int64                 // number of refs that are not pushed
 	diverged []control.DivergedRef // refs that were pushed under another name
@@ -212,7 +214,8 @@ func (a *Agent) Left() Left {
 	l := Left{Diverged: a.ending.diverged}
 	switch {
 	case a.ending.unsaved != nil: // count at least the ref that the checkpoint would have updated if it had not failed
-		l.Pending, l.Why = max(1, a.ending.pending), "last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
+		l.Pending, l.Why = max(1, a.ending.pending),
+			"last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
 		l.Pending, l.Why = a.ending.pending, "push was not waited for"

@@ -48,7 +48,8 @@ func (e parentErasures) follow(ctx context.Context) {
 // look reads the parent's metadata, and repeats all erasures that the metadata lists. seen is the commit of the
 // metadata whose erasures were repeated before; if it is still the newest, look does nothing. look returns the commit
 // whose erasures have been repeated.
-func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
+func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote,
+	seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
 	refs, err := remote.Refs(ctx, []string{ref})
 	if err != nil {
@@ -72,7 +73,8 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 		return seen, err
 	}
 	// The records are erased when the hold is released.
-	if own, _, err := session.ReadMeta(repo, e.agent.config.Session); err == nil && len(meta.Erased) > 0 && own.Profile.Held() {
+	if own, _, err := session.ReadMeta(repo, e.agent.config.Session); err == nil && len(meta.Erased) > 0 &&
+		own.Profile.Held() {
 		return seen, own.OnHold(own.Session)
 	}
 	for _, erasure := range meta.Erased {
@@ -97,7 +99,8 @@ func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure 
 	if err != nil || len(erased) == 0 {
 		return err
 	}
-	a.log.Info("erased records that the parent session erased", zap.String("session", a.config.Session), zap.Int("records", len(erased)))
+	a.log.Info("erased records that the parent session erased", zap.String("session", a.config.Session),
+		zap.Int("records", len(erased)))
 	if err := session.NoteErased(ctx, repo, a.config.Session, erasure); err != nil {
 		return err
 	}

@@ -52,7 +52,8 @@ func (m *testMount) agent(o control.SessionOptions) *Agent {
 	var work sync.WaitGroup
 	m.t.Cleanup(work.Wait)
 	a := New(Config{
-		Session: "s", Dir: "/mnt", Writable: true, Log: zap.NewNop(), Tree: m, Removals: m, Git: m, Captures: m, Repository: m, Remotes: m, Objects: m,
+		Session: "s", Dir: "/mnt", Writable: true, Log: zap.NewNop(), Tree: m, Removals: m, Git: m, Captures: m,
+		Repository: m, Remotes: m, Objects: m,
 		Writer: func() (session.Writer, error) { return m.writer, nil },
 		Watch: func(string, chan<- struct{}, ...string) (func(), bool, error) {
 			return nil, false, errors.New("no watch in tests")
@@ -120,7 +121,8 @@ func (m *testMount) ReadMeta(context.Context, *transport.Remote, object.ID) (ses
 	return session.Meta{}, nil
 }
 
-func (m *testMount) Checkpoint(_ context.Context, reason session.Reason, _ string) (session.Checkpoint, capture.Report, error) {
+func (m *testMount) Checkpoint(_ context.Context, reason session.Reason,
+	_ string) (session.Checkpoint, capture.Report, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fails != nil {
@@ -131,7 +133,8 @@ func (m *testMount) Checkpoint(_ context.Context, reason session.Reason, _ strin
 }
 
 func (m *testMount) Open() (*session.Repo, error) {
-	return session.OpenRepo(filepath.Join(m.home, statedir.SessionRepoName), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	return session.OpenRepo(filepath.Join(m.home, statedir.SessionRepoName),
+		session.RepoOptions{Format: object.SHA1, Session: "s"})
 }
 
 func (m *testMount) Meta() session.Meta {
@@ -170,7 +173,8 @@ func TestTheRepositoryIsOpenUntilTheEnd(t *testing.T) {
 	if _, made, err := a.Checkpoint(t.Context(), session.Manual, ""); err != nil || !made {
 		t.Errorf("checkpoint: got %v, %v", made, err)
 	}
-	if s := a.Status(); s.Mode != "embedded" || s.Checkpoints != 1 || s.Lane != session.MainLane || s.Dirty || s.LastCheckpoint == "" {
+	if s := a.Status(); s.Mode != "embedded" || s.Checkpoints != 1 || s.Lane != session.MainLane || s.Dirty ||
+		s.LastCheckpoint == "" {
 		t.Errorf("status: got %+v", s)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
@@ -195,7 +199,8 @@ func TestALaneOfAnotherWriterIsRefused(t *testing.T) {
 	if _, err := session.CreateMeta(t.Context(), repo, m.Meta(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: other, Actor: "a", Reason: "mounted"}); err != nil {
+	if _, err := session.Claim(t.Context(), repo,
+		session.ClaimRequest{Session: "s", Writer: other, Actor: "a", Reason: "mounted"}); err != nil {
 		t.Fatal(err)
 	}
 	meta, _, err := session.ReadMeta(repo, "s")

@@ -79,6 +79,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 
 // gitAt returns a git command that uses the git directory dir and no working tree, and that fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	r := gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"--work-tree=" + dir}, Env: gitcmd.Identity()}
+	r := gitcmd.Repo{Dir: dir, Base: gitcmd.IsolatedEnviron(), Options: []string{"--work-tree=" + dir},
+		Env: gitcmd.Identity()}
 	return r.Command(ctx, args...)
 }

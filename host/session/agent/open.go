@@ -55,7 +55,8 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 		}
 		far = remote.URL()
 	}
-	if _, err := writeback.Mend(ctx, repo, far); err != nil { // a power failure may have damaged refs, so check and repair the refs first
+	// a power failure may have damaged refs, so check and repair the refs first
+	if _, err := writeback.Mend(ctx, repo, far); err != nil {
 		log.Warn("repair refs", zap.Error(err))
 	}
 	claimed, err := a.claim.claimLane(ctx, repo, o.TakeOver)

@@ -24,16 +24,23 @@ const riskTime = 10 * time.Second
 // does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A
 // command that is not listed may be an alias, so it counts as risky unless the function risky has a rule for it.
 var harmless = []string{
-	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
-	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
-	"diff-files", "diff-index", "diff-tree", "difftool", "fast-export", "fast-import", "fetch", "fetch-pack", "fmt-merge-msg", "for-each-ref",
-	"for-each-repo", "format-patch", "fsck", "fsmonitor--daemon", "gc", "get-tar-commit-id", "grep", "hash-object", "help", "hook", "init",
+	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore",
+	"check-mailmap",
+	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential",
+	"describe", "diff",
+	"diff-files", "diff-index", "diff-tree", "difftool", "fast-export", "fast-import", "fetch", "fetch-pack",
+	"fmt-merge-msg", "for-each-ref",
+	"for-each-repo", "format-patch", "fsck", "fsmonitor--daemon", "gc", "get-tar-commit-id", "grep", "hash-object", "help",
+	"hook", "init",
 	"index-pack", "interpret-trailers", "log", "ls-files", "ls-remote", "ls-tree", "mailinfo", "mailsplit", "maintenance",
-	"merge-base", "merge-tree", "mktag", "mktree", "multi-pack-index", "mv", "name-rev", "notes", "pack-objects", "pack-refs",
+	"merge-base", "merge-tree", "mktag", "mktree", "multi-pack-index", "mv", "name-rev", "notes",
+	"pack-objects", "pack-refs",
 	"patch-id", "prune", "prune-packed", "push", "range-diff", "receive-pack", "reflog", "remote", "repack", "replace",
-	"request-pull", "rerere", "rev-list", "rev-parse", "send-email", "send-pack", "shortlog", "show", "show-branch", "show-index",
+	"request-pull", "rerere", "rev-list", "rev-parse", "send-email", "send-pack", "shortlog", "show",
+	"show-branch", "show-index",
 	"show-ref", "status", "stripspace", "symbolic-ref", "tag", "unpack-objects", "update-ref", "update-server-info",
-	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
+	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version",
+	"whatchanged", "write-tree",
 }
 
 // risky reports whether a process with the arguments argv may discard changes that are only in the working tree, the
@@ -126,7 +133,8 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 		return
 	}
 	_, made, err := a.Checkpoint(ctx, session.BeforeRisk, "")
-	a.log.Debug("checkpoint before git command", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made),
+	a.log.Debug("checkpoint before git command", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid),
+		zap.Bool("made", made),
 		zap.Error(err))
 }
 

@@ -49,8 +49,9 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 // waiting is the state of the loop that creates checkpoints: the channels that report changes, and the times of past
 // changes and checkpoints.
 type waiting struct {
-	agent          *Agent
-	noticed, signs <-chan struct{} // channels for changes of files and of the git directory; nil if such changes cause no checkpoints
+	agent *Agent
+	// channels for changes of files and of the git directory; nil if such changes cause no checkpoints
+	noticed, signs <-chan struct{}
 	removed        <-chan struct{} // channel that reports removals of many files
 	first          time.Time       // time of the first change since the last checkpoint; zero if there is none
 	made           time.Time       // time of the last checkpoint
@@ -168,8 +169,8 @@ func (w *waiting) next() (time.Time, session.Reason) {
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
 		signal.Take(w.removed)
-		// A removal causes no checkpoint before the time in the variable soon. Until then the contents of the removed files are
-		// kept, so that the checkpoint can still contain them.
+		// A removal causes no checkpoint before the time in the variable soon. Until then the contents of the removed files
+		// are kept, so that the checkpoint can still contain them.
 		soon := w.tried.Add(min(max(removalPause, 5*w.took), maxIdleDelay))
 		// Wait until no file has been removed for a while, because hashing the files would slow the removal down.
 		if rested := latest.Add(removalPause / 4); !full && rested.After(soon) {

@@ -41,8 +41,8 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	// If there is no checkpoint, the latest change of the git directory is its creation by this process, so this change is not
-	// counted.
+	// If there is no checkpoint, the latest change of the git directory is its creation by this process, so this change is
+	// not counted.
 	if a.checkpoints.newest.ID == "" {
 		s.Dirty = changed
 	}
@@ -65,20 +65,23 @@ func (a *Agent) Notices() []string {
 	defer a.mu.Unlock()
 	notes := slices.Clone(a.notes)
 	if a.checkpoints.old >= oldLimit {
-		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last checkpoint of each day "+
-			"and pinned checkpoints", a.checkpoints.old))
+		notes = append(notes,
+			fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last checkpoint of each day "+
+				"and pinned checkpoints", a.checkpoints.old))
 	}
 	if len(a.checkpoints.unread) > 0 {
-		notes = append(notes, fmt.Sprintf("ignore file %s could not be read: the last checkpoint may contain ignored files; the "+
-			"next one reads it "+
-			"again", strings.Join(a.checkpoints.unread, ", ")))
+		notes = append(notes,
+			fmt.Sprintf("ignore file %s could not be read: the last checkpoint may contain ignored files; the "+
+				"next one reads it "+
+				"again", strings.Join(a.checkpoints.unread, ", ")))
 	}
 	if a.work.queue == nil {
 		return notes
 	}
 	st := a.work.queue.Status()
 	if st.Seeding {
-		notes = append(notes, fmt.Sprintf("history of the base commit is pushed to the session remote first: %s", seedProgress(st)))
+		notes = append(notes, fmt.Sprintf("history of the base commit is pushed to the session remote first: %s",
+			seedProgress(st)))
 	}
 	for _, ref := range st.Behind {
 		name, id, _ := strings.Cut(ref, ": ")

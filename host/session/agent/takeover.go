@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// followTries is the maximum number of attempts to push if the session remote refuses a push because other writers have changed
-// refs. followWait is the timeout for processing each of these changes.
+// followTries is the maximum number of attempts to push if the session remote refuses a push because other writers have
+// changed refs. followWait is the timeout for processing each of these changes.
 const (
 	followTries = 3
 	followWait  = 2 * time.Second
@@ -60,7 +60,8 @@ type otherWriters struct{ agent *Agent }
 // This mount continues to write to other refs, so that neither writer's checkpoints are lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
-	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
+	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session),
+		zap.String("ref", t.Ref))
 	ctx := context.Background()
 	a.opening.Lock() // join holds this lock, and the queue may call follow before join has returned
 	//lint:ignore SA2001 taking the lock waits for its holder
@@ -110,8 +111,9 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a.meta, a.lane = meta, ours
 	if n := len(theirs.Transitions); n > 0 && theirs.Ended() != nil {
 		last := theirs.Transitions[n-1]
-		text := fmt.Sprintf("%s has %s session %s at %s, while it was mounted here: it is active again, because this mount continues",
-			last.Actor, last.State, meta.Session, last.Time.Format(time.RFC3339))
+		text :=
+			fmt.Sprintf("%s has %s session %s at %s, while it was mounted here: it is active again, because this mount continues",
+				last.Actor, last.State, meta.Session, last.Time.Format(time.RFC3339))
 		if !slices.Contains(a.notes, text) {
 			a.notes = append(a.notes, text)
 		}
@@ -200,7 +202,8 @@ func (o otherWriters) yieldSegment(ctx context.Context, t writeback.Taken) error
 		a.work.capturer.SetLane(lane, free+1)
 	}
 	a.notes = append(a.notes,
-		"another mount has written checkpoints to lane "+lane+", too: those of this mount are in its segment "+strconv.Itoa(free))
+		"another mount has written checkpoints to lane "+lane+", too: those of this mount are in its segment "+
+			strconv.Itoa(free))
 	return nil
 }
 
@@ -271,7 +274,8 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case theirs.IsZero() && !w.queue.Status().LastSync.IsZero(): // the session was deleted, or the session remote has lost it
+	case theirs.IsZero() && !w.queue.Status().LastSync.IsZero():
+		// the session was deleted, or the session remote has lost it
 		return w.queue.Sync(ctx, nil)
 	case theirs.IsZero():
 		return nil

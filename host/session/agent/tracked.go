@@ -23,7 +23,8 @@ func (p place) tracked(ctx context.Context, repo *session.Repo, branch string, o
 	if !shown.IsZero() && shown != old && (now.IsZero() || !session.Within(repo, now, shown)) {
 		return nil
 	}
-	// The user's hooks must not run, because the user did not start this command. The old value of the command is the one that was read.
+	// The user's hooks must not run, because the user did not start this command. The old value of the command is the one
+	// that was read.
 	args := []string{"-c", "core.hooksPath=" + os.DevNull, "update-ref", "-m", "update by push"}
 	switch {
 	case now.IsZero():

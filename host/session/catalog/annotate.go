@@ -26,7 +26,8 @@ var errFullID = errors.New("commit on a session remote is not named by its full 
 
 // SessionAnnotate begins a thread of annotations on a session, or adds to a thread. The annotation is on the session
 // remote when SessionAnnotate returns.
-func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+func (rev Reviews) SessionAnnotate(ctx context.Context,
+	r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
 	reply, err := annotateSession(ctx, rev.Catalog, r)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("annotate", cmp.Or(r.Thread, r.Path, r.Commit, r.ID, r.Of), err)
@@ -35,7 +36,8 @@ func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotat
 }
 
 // annotateSession implements SessionAnnotate, without hints in its errors.
-func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
+func annotateSession(ctx context.Context, all *Catalog,
+	r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
 	var o *opened
 	if r.SessionRemote == "" {
 		o, err = all.openSession(ctx, r.Of, true)

@@ -23,7 +23,8 @@ import (
 const maxRenames = 100
 
 // SessionAnnotations lists the annotation threads of a session, with the present positions of files and lines.
-func (rev Reviews) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+func (rev Reviews) SessionAnnotations(ctx context.Context,
+	r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
 	reply := control.SessionAnnotationsReply{Threads: []control.AnnotationThread{}}
 	if err := listAnnotations(ctx, rev.Catalog, r, &reply); err != nil {
 		return reply, fault.ExplainSessionAt("list annotations of", cmp.Or(r.ID, r.Of), err)
@@ -95,13 +96,15 @@ func below(name, dir string) bool { return name == dir || strings.HasPrefix(name
 // shownThread converts a thread of annotations into the form of a reply.
 func shownThread(t annotate.Thread) control.AnnotationThread {
 	s := control.AnnotationThread{ID: t.ID, State: "open", Annotations: []control.Annotation{},
-		On: control.AnnotationPlace{Checkpoint: t.On.Checkpoint, Commit: t.On.Commit, Path: t.On.Path, Blob: t.On.Blob, Line: t.On.Line,
-			End: t.On.End, Quote: t.On.Quote}}
+		On: control.AnnotationPlace{Checkpoint: t.On.Checkpoint, Commit: t.On.Commit, Path: t.On.Path, Blob: t.On.Blob,
+			Line: t.On.Line,
+			End:  t.On.End, Quote: t.On.Quote}}
 	if t.Resolved {
 		s.State = "resolved"
 	}
 	for _, a := range t.Acts {
-		s.Annotations = append(s.Annotations, control.Annotation{ID: a.ID, Time: a.Time.UTC(), Actor: a.Actor, Op: string(a.Op), Text: a.Text})
+		s.Annotations = append(s.Annotations, control.Annotation{ID: a.ID, Time: a.Time.UTC(), Actor: a.Actor,
+			Op: string(a.Op), Text: a.Text})
 	}
 	return s
 }
@@ -184,7 +187,8 @@ func (f *annotatedFiles) addedFiles(ctx context.Context, from, to object.ID) ([]
 }
 
 // similar returns the path of the file among added that git regards as the renamed file, or "" if there is none.
-func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file annotate.File, added []annotate.File) (string, error) {
+func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file annotate.File,
+	added []annotate.File) (string, error) {
 	ids, paths := []object.ID{file.Blob}, []string{file.Path}
 	for _, t := range added {
 		ids, paths = append(ids, t.Blob), append(paths, t.Path)
@@ -193,7 +197,8 @@ func (f *annotatedFiles) similar(ctx context.Context, from, to object.ID, file a
 		return "", err
 	}
 	format := f.o.Repo.Format()
-	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-z", "--find-renames", "-l0", "--diff-filter=R", "--name-status",
+	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-z", "--find-renames", "-l0", "--diff-filter=R",
+		"--name-status",
 		"--no-ext-diff", treediff.Name(format, from), treediff.Name(format, to), "--"}
 	out, err := pair{a: f.o, b: f.o}.git().Output(ctx, "", append(args, paths...)...)
 	if err != nil {

@@ -51,7 +51,8 @@ type Reviews struct{ Catalog *Catalog }
 // remoteOf returns a mount request that names the session remote of a session, with the credentials of the session's
 // mount. The parameter at is the URL of the session remote, or "" if the session is on this host; the embedded session
 // remote is then named by its path. newest is the newest checkpoint on this host, or zero if this host has none.
-func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.Checkpoint, err error) {
+func (all *Catalog) remoteOf(ctx context.Context,
+	of, at string) (r control.MountRequest, newest session.Checkpoint, err error) {
 	if at != "" {
 		return requestAt(of, at), newest, nil
 	}
@@ -203,7 +204,8 @@ func (ap *approving) log(ctx context.Context) (approval.Log, error) {
 
 // review returns the state of the approvals in the log l. tips and standard are results of the method tips.
 func (ap *approving) review(l approval.Log, tips map[string]object.ID, standard string) *review.Review {
-	return &review.Review{Source: ap, Session: ap.session, Log: l, Policy: ap.policy, Newest: ap.newest, Default: standard, Now: time.Now(),
+	return &review.Review{Source: ap, Session: ap.session, Log: l, Policy: ap.policy, Newest: ap.newest, Default: standard,
+		Now: time.Now(),
 		Tip: func(target string) string { return text(tips[target]) }}
 }
 
@@ -237,7 +239,8 @@ func votes(all []approval.Record) []control.Vote {
 
 // tips returns the present commits of the given branches and of the default branch in the repository that has the
 // approvals, by full name, and the full name of the default branch, which is "" if the repository does not name it.
-func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[string]object.ID, standard string, err error) {
+func (ap *approving) tips(ctx context.Context,
+	branches ...string) (tips map[string]object.ID, standard string, err error) {
 	refs, err := ap.remote.Refs(ctx, append(branches, "HEAD"))
 	if err != nil {
 		return nil, "", ap.explain(err)
@@ -255,15 +258,18 @@ func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[str
 
 // SessionApprovals lists the requests for approval of a session, newest first. Unless r.To names a repository, it lists
 // the requests on the session remote and, for a session of this host, those on the mounted remote.
-func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+func (rev Reviews) SessionApprovals(ctx context.Context,
+	r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
 	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
 	if err := rev.Catalog.keepNewest(ctx, r.Of, r.SessionRemote, ""); err != nil {
 		return reply, explained(err)
 	}
 	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, r.To, false)
-	if missing := new(fault.NoSuchSessionError); r.SessionRemote == "" && (errors.Is(err, fault.ErrNoCheckpoint) || errors.As(err, missing)) {
-		reply.Session, reply.Repository = rev.Catalog.nameOf(ctx, r.Of), missing.Remote // no request can exist before the first push
+	if missing := new(fault.NoSuchSessionError); r.SessionRemote == "" &&
+		(errors.Is(err, fault.ErrNoCheckpoint) || errors.As(err, missing)) {
+		// no request can exist before the first push
+		reply.Session, reply.Repository = rev.Catalog.nameOf(ctx, r.Of), missing.Remote
 		return reply, nil
 	}
 	if err != nil {
@@ -331,7 +337,8 @@ func (ap *approving) list(ctx context.Context) ([]control.Approval, error) {
 
 // SessionPolicy returns the policy of a repository. If the request contains a policy, SessionPolicy first writes that
 // to the repository; an invalid policy is an error, and is not written.
-func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+func (rev Reviews) SessionPolicy(ctx context.Context,
+	r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
 	var reply control.SessionPolicyReply
 	all := rev.Catalog
 	explained := func(err error) error {
@@ -356,7 +363,8 @@ func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyReq
 	store := &reffile.Store{Remote: far.Remote, Dir: all.State}
 	if r.Policy != nil {
 		if _, err := approval.ParsePolicy([]byte(*r.Policy)); err != nil {
-			return reply, &control.Error{Code: control.ExitUsage, Verb: "write policy of", Object: reply.Repository, Cause: err.Error()}
+			return reply, &control.Error{Code: control.ExitUsage, Verb: "write policy of", Object: reply.Repository,
+				Cause: err.Error()}
 		}
 		_, err := store.Change(ctx, review.PolicyFile, "change the policy",
 			func(reffile.Version) ([]byte, error) { return []byte(*r.Policy), nil })

@@ -22,7 +22,8 @@ func TestApprovalsWithoutPolicyFile(t *testing.T) {
 	gittest.Must(t, far, "update-ref", approval.PolicyRef, "main")
 	reply, err := rev.SessionApprovals(t.Context(), control.SessionApprovalsRequest{Of: "s", To: far})
 	w.must(err)
-	if len(reply.Approvals) != 1 || reply.Approvals[0].ID != made.Approval.ID || !strings.HasPrefix(reply.Approvals[0].Missing, "a valid policy: ") {
+	if len(reply.Approvals) != 1 || reply.Approvals[0].ID != made.Approval.ID ||
+		!strings.HasPrefix(reply.Approvals[0].Missing, "a valid policy: ") {
 		t.Errorf("approvals: got %+v, want the request, which is not granted", reply.Approvals)
 	}
 	policy, err := rev.SessionPolicy(t.Context(), control.SessionPolicyRequest{Of: "s"})

@@ -20,7 +20,8 @@ import (
 )
 
 // verbs has the verbs with which error texts name the operations on requests for approval.
-var verbs = map[string]string{control.ApproveRequest: "request approval of", control.ApproveGrant: "grant", control.ApproveDeny: "deny",
+var verbs = map[string]string{control.ApproveRequest: "request approval of", control.ApproveGrant: "grant",
+	control.ApproveDeny:     "deny",
 	control.ApproveWithdraw: "withdraw"}
 
 // explainProblem returns the error for the user if err is a Problem of package review, and err unchanged otherwise. The
@@ -42,7 +43,8 @@ func (ap *approving) explainProblem(op string, err error) error {
 }
 
 // SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of a request.
-func (rev Reviews) SessionApprove(ctx context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
+func (rev Reviews) SessionApprove(ctx context.Context,
+	r control.SessionApproveRequest) (control.SessionApproveReply, error) {
 	reply, err := rev.sessionApprove(ctx, r)
 	if err != nil {
 		return reply, fault.ExplainSessionAt(verbs[r.Op], "session "+r.Of, err)
@@ -51,7 +53,8 @@ func (rev Reviews) SessionApprove(ctx context.Context, r control.SessionApproveR
 }
 
 // sessionApprove implements SessionApprove, without hints in its errors.
-func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
+func (rev Reviews) sessionApprove(ctx context.Context,
+	r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
 	to := r.To
 	if r.Action == control.ApprovePromote {
 		to = cmp.Or(to, control.RemoteOrigin)
@@ -61,7 +64,8 @@ func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveR
 			return reply, err
 		}
 	}
-	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
+	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest ||
+		r.Op == control.ApproveGrant)
 	if err != nil {
 		return reply, err
 	}
@@ -153,7 +157,8 @@ func (ap *approving) explainRefusal(op string, who transport.Identity, err error
 		return err
 	}
 	e := fault.ExplainSessionAt(verbs[op], "session "+ap.session, err)
-	e.Hint = "use a token that names a user and is not for one session: artifactfs token create NAMESPACE/NAME --actor USER"
+	e.Hint =
+		"use a token that names a user and is not for one session: artifactfs token create NAMESPACE/NAME --actor USER"
 	return e
 }
 
@@ -171,7 +176,8 @@ func (ap *approving) requirePushed(action approval.Action) error {
 
 // counted adds the numbers of changed files and lines of a request to the reply. record is the request, or a grant of
 // it.
-func (ap *approving) counted(ctx context.Context, l approval.Log, record approval.Record, reply *control.SessionApproveReply) error {
+func (ap *approving) counted(ctx context.Context, l approval.Log, record approval.Record,
+	reply *control.SessionApproveReply) error {
 	request := record
 	if record.Op != approval.Request {
 		request, _ = l.Find(record.Request)
@@ -189,7 +195,8 @@ func (ap *approving) counted(ctx context.Context, l approval.Log, record approva
 
 // add appends a record to the log with the approvals, also if other processes append records at the same time. It
 // returns the new log and the record as it was added.
-func (ap *approving) add(ctx context.Context, record approval.Record) (l approval.Log, added approval.Record, err error) {
+func (ap *approving) add(ctx context.Context,
+	record approval.Record) (l approval.Log, added approval.Record, err error) {
 	message := fmt.Sprintf("%s by %s", record.Op, record.Actor)
 	_, err = ap.store().Change(ctx, review.ApprovalsOf(ap.session), message, func(now reffile.Version) ([]byte, error) {
 		var err error
@@ -198,7 +205,8 @@ func (ap *approving) add(ctx context.Context, record approval.Record) (l approva
 		}
 		var content []byte
 		if content, added, err = l.Append(now.Content, record, time.Now()); err != nil {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: verbs[string(record.Op)], Object: "session " + ap.session, Cause: err.Error()}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: verbs[string(record.Op)], Object: "session " + ap.session,
+				Cause: err.Error()}
 		}
 		return content, nil
 	})

@@ -30,7 +30,8 @@ type changed struct {
 // change returns the change that the branch target, whose present commit is tip, gets if the HEAD commit of the
 // checkpoint p is pushed to it or merged into it. none is true if the branch already has this commit. target is the
 // full name of the branch.
-func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID, target string) (c *changed, none bool, err error) {
+func (ap *approving) change(ctx context.Context, p session.Checkpoint, tip object.ID,
+	target string) (c *changed, none bool, err error) {
 	// Trees of the checkpoint's commits that the base commit also has were not fetched with the checkpoint.
 	if err := ap.o.farBase(ctx); err != nil {
 		return nil, false, err

@@ -53,7 +53,8 @@ func (c CacheEntries) entriesOf(ctx context.Context, of, at string, write bool) 
 	switch {
 	case err != nil:
 	case repo != nil:
-		return entries{store: &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo}}, session: o.Session, close: o.Close}, nil
+		return entries{store: &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo}}, session: o.Session, close: o.Close},
+			nil
 	case write:
 		err = fault.ErrNoCheckpoint
 	}
@@ -69,7 +70,8 @@ func (c CacheEntries) entriesOn(r control.MountRequest) (entries, error) {
 		return entries{}, err
 	}
 	place := cacheentry.Remote{Remote: far.Remote, Dir: c.Catalog.State}
-	return entries{store: &cacheentry.Store{Place: place}, session: r.Session, far: far, close: func() { far.Close() }}, nil
+	return entries{store: &cacheentry.Store{Place: place}, session: r.Session, far: far, close: func() { far.Close() }},
+		nil
 }
 
 // explain returns err as an error for the user, which names the session remote if that has failed.
@@ -93,11 +95,13 @@ func (e entries) user(ctx context.Context, sent string) (string, error) {
 
 // entryOf converts a cache entry into the form of a reply.
 func entryOf(e cacheentry.Entry) control.CacheEntry {
-	return control.CacheEntry{Key: e.Key, Size: e.Size, Hash: e.Hash, Time: e.Time, Expires: e.Expires, Actor: e.Actor, Session: e.Session}
+	return control.CacheEntry{Key: e.Key, Size: e.Size, Hash: e.Hash, Time: e.Time, Expires: e.Expires, Actor: e.Actor,
+		Session: e.Session}
 }
 
 // CacheGet returns a cache entry, with its value unless the request asks only for the description.
-func (c CacheEntries) CacheGet(ctx context.Context, r control.CacheGetRequest) (reply control.CacheGetReply, err error) {
+func (c CacheEntries) CacheGet(ctx context.Context,
+	r control.CacheGetRequest) (reply control.CacheGetReply, err error) {
 	const verb = "cache get"
 	e, err := c.entriesOf(ctx, r.Of, r.SessionRemote, false)
 	if err != nil {
@@ -150,7 +154,8 @@ func (b *inline) Write(p []byte) (int, error) {
 }
 
 // CachePut stores a cache entry.
-func (c CacheEntries) CachePut(ctx context.Context, r control.CachePutRequest) (reply control.CacheChangeReply, err error) {
+func (c CacheEntries) CachePut(ctx context.Context,
+	r control.CachePutRequest) (reply control.CacheChangeReply, err error) {
 	const verb = "cache put"
 	e, err := c.entriesOf(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
@@ -178,7 +183,8 @@ func (c CacheEntries) CachePut(ctx context.Context, r control.CachePutRequest) (
 }
 
 // CacheDelete removes a cache entry.
-func (c CacheEntries) CacheDelete(ctx context.Context, r control.CacheDeleteRequest) (reply control.CacheChangeReply, err error) {
+func (c CacheEntries) CacheDelete(ctx context.Context,
+	r control.CacheDeleteRequest) (reply control.CacheChangeReply, err error) {
 	const verb = "cache delete"
 	e, err := c.entriesOf(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 // changeOnRemote applies the change c to a session on its session remote, by compare-and-swap of the session's
 // metadata, and returns the new metadata. Temporary files are created in dir. It returns fault.NoSuchSessionError if
 // the session remote does not have the session.
-func changeOnRemote(ctx context.Context, remote *transport.Remote, dir, name string, c lifecycle.Change) (m session.Meta, err error) {
+func changeOnRemote(ctx context.Context, remote *transport.Remote, dir, name string,
+	c lifecycle.Change) (m session.Meta, err error) {
 	var refused error // error of the change itself, in contrast to an error of the session remote
 	plan := func(f object.Format, old object.ID) (object.ID, []odb.Outgoing, error) {
 		if old.IsZero() {

@@ -53,7 +53,8 @@ type comparing struct {
 // sessions were started from different mounted remotes, it returns fault.ErrOtherRemote. If a side names the newest
 // checkpoint of a session that is mounted on this host, a checkpoint of the present state is created first. A side
 // whose session has no checkpoint is the tree that the session started from.
-func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
+func (all *Catalog) SessionCompare(ctx context.Context,
+	r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
 	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
 	defer c.close()
@@ -242,7 +243,8 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 
 // forkCheckpoint returns the checkpoint from which the sessions of all sides were forked; one side may also be the
 // parent session itself. ok is false if there is no such checkpoint, or if gc has dropped it.
-func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
+func (c *comparing) forkCheckpoint(ctx context.Context,
+	sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	var origins []proposals.Origin
 	for _, s := range sides {
 		origins = append(origins, proposals.Origin{Session: s.checkpoint.Session, From: s.meta.From})
@@ -257,8 +259,8 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			parent = s
 		}
 	}
-	// A forked session keeps the checkpoint from which it was forked, even if gc has dropped this checkpoint from the parent
-	// session. So search the sessions of all sides.
+	// A forked session keeps the checkpoint from which it was forked, even if gc has dropped this checkpoint from the
+	// parent session. So search the sessions of all sides.
 	for _, s := range sides {
 		if base, err := s.o.Repo.Ref(session.BaseRef(s.o.Session)); err == nil && !base.IsZero() && s != parent {
 			if p, err := s.o.Repo.CheckpointAt(base); err == nil && string(p.ID) == id {
@@ -273,7 +275,8 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 		o := c.opened[key]
 		if o == nil {
 			if o, err = c.all.openAt(ctx, name, remote, true); err != nil {
-				return p, false, ctx.Err() // return no error for a parent session that cannot be opened, because it may have been deleted
+				// return no error for a parent session that cannot be opened, because it may have been deleted
+				return p, false, ctx.Err()
 			}
 			c.opened[key] = o
 		}

@@ -55,8 +55,8 @@ func (c *comparing) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	// The contents of a merge base may be stored by the session of either side or by the mounted remote, so try the remotes of all
-	// sides.
+	// The contents of a merge base may be stored by the session of either side or by the mounted remote, so try the
+	// remotes of all sides.
 	var last error
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, c.merged)
@@ -111,8 +111,8 @@ func (c *comparing) count(ctx context.Context) error {
 	return nil
 }
 
-// shared merges the sides of each pair. It returns the paths that at least two sides have changed, and for each path whether
-// the sides agree, can be merged, or conflict.
+// shared merges the sides of each pair. It returns the paths that at least two sides have changed, and for each path
+// whether the sides agree, can be merged, or conflict.
 func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
 	var merged []proposals.Pair
 	for _, p := range pairs {
@@ -136,7 +136,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if proposals.Clean(p.base, a, b) {
 		return nil, nil
 	}
-	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
+	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three
+	// trees.
 	objects, us, them, err := session.CommitsToMerge(c.scratch.Format(), p.base, a.Tree, b.Tree)
 	if err != nil {
 		return nil, err

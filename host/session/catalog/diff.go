@@ -32,8 +32,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		defer p.a.Close()
 	}
 	var from object.ID
-	// Look up r.A before a checkpoint of the current state is made, so that the name "@" stands for the newest checkpoint before
-	// that one.
+	// Look up r.A before a checkpoint of the current state is made, so that the name "@" stands for the newest checkpoint
+	// before that one.
 	if r.A != "" {
 		if err := p.a.addRepo(all); err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
@@ -53,7 +53,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
-		// The new checkpoint is visible only in a session that is opened after the checkpoint was made, so open the session again.
+		// The new checkpoint is visible only in a session that is opened after the checkpoint was made, so open the session
+		// again.
 		o.Close()
 		if o, p.b = now, now; r.AOf == "" {
 			p.a = now

@@ -133,10 +133,11 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{Session: name, Repo: repo, far: m, acknowledged: func(session.Checkpoint) bool { return true }, record: statedir.Record{
-		Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
-		Carried: control.SessionOptions{Remote: m.Remote().URL()},
-	}}
+	o := &opened{Session: name, Repo: repo, far: m, acknowledged: func(session.Checkpoint) bool { return true },
+		record: statedir.Record{
+			Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
+			Carried: control.SessionOptions{Remote: m.Remote().URL()},
+		}}
 	o.pins, err = repo.Pins()
 	return o, err
 }
@@ -219,7 +220,8 @@ func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote,
 		CopyOf: meta.CopyOf, Profile: meta.Profile}
-	i.SessionStatus = control.SessionStatus{Name: o.Session, SessionRemote: o.far.Remote().URL(), State: string(meta.Now(time.Now()))}
+	i.SessionStatus = control.SessionStatus{Name: o.Session, SessionRemote: o.far.Remote().URL(),
+		State: string(meta.Now(time.Now()))}
 	// The current lane (the chain of checkpoints of one writer) is the lane whose writer still uses it.
 	for _, l := range meta.Lanes {
 		if l.Left == nil {
@@ -227,7 +229,8 @@ func (o *opened) farInfo() control.SessionInfo {
 		}
 	}
 	for _, t := range meta.Transitions {
-		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
+		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor,
+			Reason: t.Reason})
 	}
 	checkpoints, err := o.Repo.Checkpoints(0)
 	if err != nil || len(checkpoints) == 0 {

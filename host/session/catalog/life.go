@@ -14,7 +14,8 @@ import (
 
 // lifeChange returns the change of a session's state or profile that the request r contains.
 func lifeChange(r control.SessionSetRequest) lifecycle.Change {
-	return lifecycle.Change{State: session.LifeState(r.State), Reason: r.Reason, Profile: r.Profile, Actor: cmp.Or(r.Actor, session.Actor())}
+	return lifecycle.Change{State: session.LifeState(r.State), Reason: r.Reason, Profile: r.Profile,
+		Actor: cmp.Or(r.Actor, session.Actor())}
 }
 
 // setOnRemote changes the state or profile of a session on its session remote, and returns the description of the

@@ -43,7 +43,8 @@ func (o *opened) info() control.SessionInfo {
 	}
 	i.Parent, i.ParentRemote, i.CopyOf, i.Profile = meta.From, meta.FromRemote, meta.CopyOf, meta.Profile
 	for _, t := range meta.Transitions {
-		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
+		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor,
+			Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
 	// If the daemon of the last mount has died, only the next mount records this in the metadata.
@@ -90,8 +91,9 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 
 // unmountedStatus returns the status of a session of this host that is not mounted, or whose mount is read-only.
 func (o *opened) unmountedStatus() control.SessionStatus {
-	s := control.SessionStatus{Name: o.Session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
-		Policy: o.record.Carried.Policy}
+	s := control.SessionStatus{Name: o.Session,
+		SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
+		Policy:        o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
 	case "", control.RemoteEmbedded:
 		s.Mode = string(writeback.ModeEmbedded)
@@ -137,7 +139,8 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 		}
 		t, err := h.WaitExisting(limited, id)
 		// A home is skipped if another process uses it, or if it was removed after the ids were listed.
-		if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
+		if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) ||
+			errors.Is(err, statedir.ErrNoSession) {
 			continue
 		}
 		if err != nil {

@@ -27,7 +27,8 @@ func (o *opened) unlockClosed(ctx context.Context, all *Catalog, state string) {
 	if s := session.LifeState(state); s != session.Closed && s != session.Archived {
 		return
 	}
-	remote, _, err := all.Remotes.Session(control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried})
+	remote, _, err := all.Remotes.Session(control.MountRequest{Remote: o.record.Remote, Session: o.Session,
+		SessionOptions: o.record.Carried})
 	if err == nil && remote != nil {
 		unlock(ctx, all, remote.Remote, o.Session)
 		err = remote.Close()

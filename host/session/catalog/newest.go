@@ -49,7 +49,8 @@ func (o *opened) addRepo(all *Catalog) error {
 		return err
 	}
 	base, _ := o.record.Base()
-	repo, err := session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: o.Session, Remote: o.record.Remote,
+	repo, err := session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: o.Session,
+		Remote: o.record.Remote,
 		Borrow: []string{filepath.Join(all.State, "stores", statedir.StoreName(o.record.Remote), "git", "objects")}})
 	if err != nil {
 		return errors.Join(err, remove())

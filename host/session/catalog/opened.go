@@ -28,8 +28,8 @@ type opened struct {
 
 	// pins has the names under which users have pinned checkpoints.
 	pins map[session.CheckpointID][]string
-	// release closes everything that was opened for this request, and unlocks the home of the session. It is nil if nothing was
-	// opened.
+	// release closes everything that was opened for this request, and unlocks the home of the session. It is nil if
+	// nothing was opened.
 	release func()
 
 	// acknowledged reports whether a checkpoint is known to be on the session remote. It is nil if this host does not
@@ -137,7 +137,8 @@ func (o *opened) read() (err error) {
 		return nil
 	}
 	o.pins, err = o.Repo.Pins()
-	// The embedded session remote and the session's repository are the same repository, so every checkpoint counts as pushed.
+	// The embedded session remote and the session's repository are the same repository, so every checkpoint counts as
+	// pushed.
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {
 	case embedded:

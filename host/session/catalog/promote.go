@@ -18,7 +18,8 @@ import (
 )
 
 // SessionPromote pushes the commits of a session to a branch of the mounted remote or of another repository.
-func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromoteRequest) (reply control.SessionPromoteReply, err error) {
+func (all *Catalog) SessionPromote(ctx context.Context,
+	r control.SessionPromoteRequest) (reply control.SessionPromoteReply, err error) {
 	o, p, err := all.at(ctx, r.Of, r.SessionRemote, r.ID)
 	if o != nil {
 		defer func() { o.Close() }()
@@ -41,7 +42,8 @@ func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromote
 }
 
 // SessionSummary returns a summary of the changes of a session: commits, files, notes, facts and prompts.
-func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummaryRequest) (reply control.SessionSummaryReply, err error) {
+func (all *Catalog) SessionSummary(ctx context.Context,
+	r control.SessionSummaryRequest) (reply control.SessionSummaryReply, err error) {
 	o, p, err := all.at(ctx, r.Of, r.SessionRemote, r.ID)
 	if o != nil {
 		defer func() { o.Close() }()
@@ -97,7 +99,8 @@ type source struct {
 	mirror *mirror.Mirror
 }
 
-// source returns the session o in the form that package promotion reads. The caller must close the source before it closes o.
+// source returns the session o in the form that package promotion reads. The caller must close the source before it
+// closes o.
 func (all *Catalog) source(o *opened) *source {
 	s := &source{all: all, o: o}
 	s.Session = promotion.Session{

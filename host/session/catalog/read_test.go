@@ -23,10 +23,12 @@ func TestListShowsAllSessions(t *testing.T) {
 	if first.Name != "one" || first.Checkpoints != 0 || first.Last != nil || first.State != string(session.Open) {
 		t.Errorf("session without checkpoints: got %+v", first)
 	}
-	if second.Name != "two" || second.Checkpoints != 2 || second.State != string(session.Closed) || second.Title != "the second" {
+	if second.Name != "two" || second.Checkpoints != 2 || second.State != string(session.Closed) ||
+		second.Title != "the second" {
 		t.Errorf("session with two checkpoints: got %+v", second)
 	}
-	if second.Last == nil || second.Last.ID != string(two.last.ID) || !second.Last.Synced || second.Base != w.base.String() {
+	if second.Last == nil || second.Last.ID != string(two.last.ID) || !second.Last.Synced ||
+		second.Base != w.base.String() {
 		t.Errorf("newest checkpoint: got %+v, want %s, which the embedded session remote has", second.Last, two.last.ID)
 	}
 	if second.Mounted || second.Dir != "/srv/two" || second.Remote != w.origin.Path {
@@ -36,14 +38,17 @@ func TestListShowsAllSessions(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	w := newWorld(t)
-	s := w.session("s", control.RemoteEmbedded, map[string]string{"b": "1"}, map[string]string{"b": "2"}, map[string]string{"b": "3"})
+	s := w.session("s", control.RemoteEmbedded, map[string]string{"b": "1"}, map[string]string{"b": "2"},
+		map[string]string{"b": "3"})
 	reply, err := w.SessionLog(t.Context(), control.SessionLogRequest{Of: "s", Limit: 2})
 	w.must(err)
-	if len(reply.Checkpoints) != 2 || reply.Checkpoints[0].ID != string(s.last.ID) || reply.Checkpoints[1].ID != string(s.last.Prev) {
+	if len(reply.Checkpoints) != 2 || reply.Checkpoints[0].ID != string(s.last.ID) ||
+		reply.Checkpoints[1].ID != string(s.last.Prev) {
 		t.Errorf("two newest checkpoints: got %+v", reply.Checkpoints)
 	}
 	// A session can also be named by the directory of its last mount.
-	if reply, err = w.SessionLog(t.Context(), control.SessionLogRequest{Of: "/srv/s"}); err != nil || len(reply.Checkpoints) != 3 {
+	if reply, err = w.SessionLog(t.Context(), control.SessionLogRequest{Of: "/srv/s"}); err != nil ||
+		len(reply.Checkpoints) != 3 {
 		t.Errorf("all checkpoints: got %d, %v, want 3", len(reply.Checkpoints), err)
 	}
 	_, err = w.SessionLog(t.Context(), control.SessionLogRequest{Of: "unknown"})
@@ -77,31 +82,35 @@ func TestShow(t *testing.T) {
 
 func TestDiff(t *testing.T) {
 	w := newWorld(t)
-	w.session("s", control.RemoteEmbedded, map[string]string{"b": "1\n2\n", "d": "new"}, map[string]string{"c": "", "b": "3\n"})
+	w.session("s", control.RemoteEmbedded, map[string]string{"b": "1\n2\n", "d": "new"},
+		map[string]string{"c": "", "b": "3\n"})
 	w.session("other", control.RemoteEmbedded, map[string]string{"a": "x\n"})
 	for what, c := range map[string]struct {
 		r    control.SessionDiffRequest
 		want []string
 	}{
-		"base and newest":         {control.SessionDiffRequest{Of: "s"}, []string{"M b", "D c", "A d"}},
-		"base and older":          {control.SessionDiffRequest{Of: "s", B: "@~1"}, []string{"M b", "A d"}},
-		"two checkpoints":         {control.SessionDiffRequest{Of: "s", A: "@~1", B: "@"}, []string{"M b", "D c"}},
-		"backwards":               {control.SessionDiffRequest{Of: "s", A: "@", B: "@~1"}, []string{"M b", "A c"}},
-		"the same":                {control.SessionDiffRequest{Of: "s", A: "@", B: "@"}, nil},
-		"a checkpoint of another": {control.SessionDiffRequest{Of: "s", AOf: "other", A: "@", B: "@~1"}, []string{"M a", "M b", "A d"}},
+		"base and newest": {control.SessionDiffRequest{Of: "s"}, []string{"M b", "D c", "A d"}},
+		"base and older":  {control.SessionDiffRequest{Of: "s", B: "@~1"}, []string{"M b", "A d"}},
+		"two checkpoints": {control.SessionDiffRequest{Of: "s", A: "@~1", B: "@"}, []string{"M b", "D c"}},
+		"backwards":       {control.SessionDiffRequest{Of: "s", A: "@", B: "@~1"}, []string{"M b", "A c"}},
+		"the same":        {control.SessionDiffRequest{Of: "s", A: "@", B: "@"}, nil},
+		"a checkpoint of another": {control.SessionDiffRequest{Of: "s", AOf: "other", A: "@", B: "@~1"},
+			[]string{"M a", "M b", "A d"}},
 	} {
 		reply, err := w.SessionDiff(t.Context(), c.r)
 		if err != nil || !slices.Equal(named(reply.Changes), c.want) {
 			t.Errorf("%s: got %q, %v, want %q", what, named(reply.Changes), err, c.want)
 		}
 	}
-	reply, err := w.SessionDiff(t.Context(), control.SessionDiffRequest{Of: "s", AOf: "other", A: "@", B: "@~1", Stat: true, Patch: true})
+	reply, err := w.SessionDiff(t.Context(), control.SessionDiffRequest{Of: "s", AOf: "other", A: "@", B: "@~1",
+		Stat: true, Patch: true})
 	w.must(err)
 	i := slices.IndexFunc(reply.Changes, func(c control.PathChange) bool { return c.Path == "b" })
 	if c := reply.Changes[i]; c.Added != 2 || c.Removed != 1 {
 		t.Errorf("lines of b: got %+v, want 2 added and 1 removed", c)
 	}
-	if !strings.Contains(reply.Patch, "--- a/b\n+++ b/b\n@@ -1 +1,2 @@\n-b\n+1\n+2\n") || !strings.Contains(reply.Patch, "\n-x\n+one\n") {
+	if !strings.Contains(reply.Patch, "--- a/b\n+++ b/b\n@@ -1 +1,2 @@\n-b\n+1\n+2\n") ||
+		!strings.Contains(reply.Patch, "\n-x\n+one\n") {
 		t.Errorf("patch: got %s", reply.Patch)
 	}
 	_, err = w.SessionDiff(t.Context(), control.SessionDiffRequest{Of: "s", A: "@~9", B: "@"})
@@ -118,7 +127,8 @@ func TestCompare(t *testing.T) {
 	}
 	w.session("x", control.RemoteEmbedded, map[string]string{"a": with(0, "ONE\n"), "b": "x\n", "c": "same\n", "x": "x\n"})
 	w.session("y", control.RemoteEmbedded, map[string]string{"a": with(6, "SEVEN\n"), "b": "y\n", "c": "same\n"})
-	reply, err := w.SessionCompare(t.Context(), control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "x"}, {Of: "y"}}})
+	reply, err := w.SessionCompare(t.Context(),
+		control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "x"}, {Of: "y"}}})
 	w.must(err)
 	got := map[string]control.Verdict{}
 	for _, p := range reply.Shared {
@@ -134,13 +144,15 @@ func TestCompare(t *testing.T) {
 		t.Errorf("shared paths: got %v, want %v", got, want)
 	}
 	x := reply.Sides[0]
-	if x.Checkpoint.Session != "x" || x.Added != 1 || x.Modified != 3 || x.Removed != 0 || x.LinesAdded != 4 || x.Base != w.base.String() {
+	if x.Checkpoint.Session != "x" || x.Added != 1 || x.Modified != 3 || x.Removed != 0 || x.LinesAdded != 4 ||
+		x.Base != w.base.String() {
 		t.Errorf("side x: got %+v, want one added and three modified files with four lines", x)
 	}
 	if !slices.Equal(x.Users, []string{"ann@x"}) {
 		t.Errorf("users of x: got %q", x.Users)
 	}
-	_, err = w.SessionCompare(t.Context(), control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "x"}, {Of: "z"}}})
+	_, err = w.SessionCompare(t.Context(),
+		control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "x"}, {Of: "z"}}})
 	w.code("compare with an unknown session", err, control.CodeNotFound)
 }
 
@@ -158,10 +170,12 @@ func TestSessionOfSessionRemote(t *testing.T) {
 	}
 	show, err := elsewhere.SessionShow(t.Context(), control.SessionShowRequest{Of: "s", SessionRemote: far})
 	if err != nil || !slices.Equal(named(show.Changes), []string{"D c"}) || show.ID != string(s.last.ID) {
-		t.Errorf("newest checkpoint: got %s with %q, %v, want %s, which removes c", show.ID, named(show.Changes), err, s.last.ID)
+		t.Errorf("newest checkpoint: got %s with %q, %v, want %s, which removes c", show.ID, named(show.Changes),
+			err, s.last.ID)
 	}
 	diff, err := elsewhere.SessionDiff(t.Context(), control.SessionDiffRequest{Of: "s", SessionRemote: far, Patch: true})
-	if err != nil || !slices.Equal(named(diff.Changes), []string{"M b", "D c", "A d"}) || !strings.Contains(diff.Patch, "\n+new\n") {
+	if err != nil || !slices.Equal(named(diff.Changes), []string{"M b", "D c", "A d"}) ||
+		!strings.Contains(diff.Patch, "\n+new\n") {
 		t.Errorf("changes since the base: got %q, %v, and the patch %s", named(diff.Changes), err, diff.Patch)
 	}
 	_, err = elsewhere.SessionShow(t.Context(), control.SessionShowRequest{Of: "t", SessionRemote: far})

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Approvals, annotations and cache entries are not written through the queue of a session, but directly to its session remote. All of
-// them find the session remote, its credentials and the name of the user by the functions of this file.
+// Approvals, annotations and cache entries are not written through the queue of a session, but directly to its session
+// remote. All of them find the session remote, its credentials and the name of the user by the functions of this file.
 
 // requestAt returns a mount request that names the session remote with the URL at, and the session called name.
 func requestAt(name, at string) control.MountRequest {

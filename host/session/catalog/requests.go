@@ -62,8 +62,8 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the list contains the
 	// checkpoint twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
-	// A transcript record is stored with the checkpoint that was the newest one when the record was made. The transcript of a
-	// session of another host is not fetched only to be counted.
+	// A transcript record is stored with the checkpoint that was the newest one when the record was made. The transcript
+	// of a session of another host is not fetched only to be counted.
 	var recorded map[session.CheckpointID]int64
 	if o.far == nil {
 		if recorded, err = o.recordsBefore(ctx); err != nil { // without the transcript, the checkpoints are still listed
@@ -197,7 +197,8 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	n, err := session.GC(ctx, o.Repo, session.GCOptions{
-		Session: o.Session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
+		Session: o.Session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(),
+		DryRun: r.DryRun,
 	})
 	if err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
@@ -241,7 +242,8 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	if err != nil {
 		return 0, err
 	}
-	// A pin keeps its checkpoint even after gc has dropped the checkpoint from its lane (the chain of checkpoints of one writer).
+	// A pin keeps its checkpoint even after gc has dropped the checkpoint from its lane (the chain of checkpoints of one
+	// writer).
 	for id := range o.pins {
 		there[id] = true
 	}

@@ -77,8 +77,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	// A record is stored with the checkpoint that was the newest one when the record was made. Therefore the records that are
-	// stored with the previous checkpoint describe the actions that led to this checkpoint.
+	// A record is stored with the checkpoint that was the newest one when the record was made. Therefore the records that
+	// are stored with the previous checkpoint describe the actions that led to this checkpoint.
 	for _, l := range lines {
 		if l.Checkpoint == p.ID {
 			reply.Records++
@@ -91,8 +91,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	return reply, nil
 }
 
-// treeBefore returns the tree with which the checkpoint p is compared. This is the tree of the previous checkpoint, or the base
-// tree if there is no previous checkpoint or if gc has dropped it.
+// treeBefore returns the tree with which the checkpoint p is compared. This is the tree of the previous checkpoint, or
+// the base tree if there is no previous checkpoint or if gc has dropped it.
 func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.ID, error) {
 	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
@@ -170,8 +170,8 @@ func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 		c.Status = "A"
 	case to.Mode == 0:
 		c.Status = "D"
-	// Git reports the status T if the type of the entry changes, for example from a file to a symbolic link. A change between an
-	// executable and another file does not change the type, so its status is M.
+	// Git reports the status T if the type of the entry changes, for example from a file to a symbolic link. A change
+	// between an executable and another file does not change the type, so its status is M.
 	case from.Mode != to.Mode && !(file(from.Mode) && file(to.Mode)):
 		c.Status = "T"
 	}

@@ -11,7 +11,8 @@ import (
 // Shown converts a checkpoint into the form of a reply.
 func (o *opened) Shown(p session.Checkpoint) control.Checkpoint {
 	s := control.Checkpoint{
-		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),
+		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(),
+		Branch: statedir.ShortRef(p.Branch),
 		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev),
 		Changed: p.Changed, Bytes: p.Bytes, Excluded: p.Left, Pins: o.pins[p.ID],
 		Synced: o.acknowledged != nil && o.acknowledged(p),

@@ -26,7 +26,8 @@ func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 
 // SessionTranscript returns the transcript of a session, or one turn of it. If r.Head is still the newest commit of the
 // transcript, it returns no records, because the caller has all of them.
-func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+func (all *Catalog) SessionTranscript(ctx context.Context,
+	r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
 	o, err := all.openSession(ctx, r.Of, false)
 	if err != nil {
@@ -84,7 +85,8 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]in
 
 // SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the
 // session repository. The session's metadata record the erasure, so that forks of the session also erase the records.
-func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+func (all *Catalog) SessionErase(ctx context.Context,
+	r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := all.openSession(ctx, r.Of, true)
 	if err != nil {
@@ -136,7 +138,8 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 }
 
 // SessionFacts changes the facts of a session if the request contains changes, and returns all facts.
-func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+func (all *Catalog) SessionFacts(ctx context.Context,
+	r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	reply := control.SessionFactsReply{Facts: []control.Fact{}}
 	o, err := all.openSession(ctx, r.Of, r.Changes())
 	if err != nil {
@@ -162,7 +165,8 @@ func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequ
 	var facts transcript.Facts
 	if r.Changes() {
 		facts, reply.Redacted, err = transcript.ChangeFacts(ctx, o.Repo, transcript.FactsChange{
-			Session: o.Session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove, Handoff: r.Handoff,
+			Session: o.Session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove,
+			Handoff: r.Handoff,
 		}, o.mount.Contents(ctx))
 		if err == nil {
 			o.sendLater(ctx, all)

@@ -57,7 +57,8 @@ func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 }
 
 // SessionDelete moves a session to the trash on its session remote and on this host.
-func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+func (all *Catalog) SessionDelete(ctx context.Context,
+	r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	reply, err := all.sessionDelete(ctx, r, time.Now())
 	if err != nil {
 		return reply, fault.ExplainDelete("delete session", r.Of, err)
@@ -104,7 +105,8 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	default:
 		t = nil
 	}
-	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec) {
+	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir,
+		rec) {
 		t.Unlock() // the session on this host uses another session remote, so it is not the session to delete
 		t, rec = nil, statedir.Record{}
 	}
@@ -193,7 +195,8 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 }
 
 // SessionUndelete restores a deleted session from the trash on its session remote and on this host.
-func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+func (all *Catalog) SessionUndelete(ctx context.Context,
+	r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	reply := control.SessionDeleteReply{Session: r.Session}
 	err := all.sessionUndelete(ctx, r, &reply)
 	if err != nil {
@@ -204,7 +207,8 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 
 // sessionUndelete implements SessionUndelete, without hints in its errors. It restores the session on its session
 // remote first.
-func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
+func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest,
+	reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {
 		return err
@@ -235,8 +239,8 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		}
 		restored, kept, err := trash.Undelete(ctx, far.Remote, r.Session, there)
 		reply.Refs, reply.Kept = int64(restored), kept
-		// The session may be missing in the trash of the session remote, because another machine or an earlier, interrupted call
-		// has already restored it there.
+		// The session may be missing in the trash of the session remote, because another machine or an earlier, interrupted
+		// call has already restored it there.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
 			return fault.SessionRemote(far, err)
 		}
@@ -252,13 +256,15 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 }
 
 // SessionTrash returns the deleted sessions of this state directory, or of a session remote.
-func (all *Catalog) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
+func (all *Catalog) SessionTrash(ctx context.Context,
+	r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {
 		// Sessions that were deleted longer ago are removed by the next command that empties the trash, so they are not
 		// listed.
 		if time.Since(at) <= trash.Keep {
-			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(), Until: at.Add(trash.Keep).UTC()})
+			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(),
+				Until: at.Add(trash.Keep).UTC()})
 		}
 	}
 	if r.Remote == "" {

@@ -176,7 +176,8 @@ func TestDeleteIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	elsewhere := w.beside()
-	if _, err := elsewhere.SessionDelete(t.Context(), control.SessionDeleteRequest{Of: "s", Remote: far, TakeOver: true}); err == nil ||
+	if _, err := elsewhere.SessionDelete(t.Context(),
+		control.SessionDeleteRequest{Of: "s", Remote: far, TakeOver: true}); err == nil ||
 		!strings.Contains(err.Error(), "audit") || !slices.Equal(w.refs(far), before) {
 		t.Errorf("delete of a session on hold from elsewhere: got %v and the refs %q", err, w.refs(far))
 	}

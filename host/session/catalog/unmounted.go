@@ -29,11 +29,13 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 	for _, id := range ids {
 		t, err := h.WaitExisting(ctx, id)
 		if err != nil {
-			if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
+			if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) ||
+				errors.Is(err, statedir.ErrNoSession) {
 				continue
 			}
 			// On a read-only file system, the home cannot be locked, but the record may contain the counts.
-			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
+			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) &&
+				readErr == nil && r.Counted {
 				// No process can have mounted the session, because a mount must write to its home.
 				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes}))
 				continue
@@ -86,8 +88,8 @@ func Discard(state, session string) error {
 	return h.Discard(session, true)
 }
 
-// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. Only a daemon can
-// delete the session on that session remote.
+// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. Only a
+// daemon can delete the session on that session remote.
 func Elsewhere(state, session string) bool {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))

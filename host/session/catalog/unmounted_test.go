@@ -116,7 +116,9 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	write("_1a2b3c4d/inodes", "of a read-only mount")
 	write("_1a2b3c4d/overlay/log", "that has .git and nothing else")
 	write("early/lock", "1 /srv/early")
-	write("commits/session.json", string(encodeRecord(t, func() statedir.Record { r := statedirtest.Record(); r.Session, r.Changed = "commits", 0; return r }())))
+	write("commits/session.json",
+		string(encodeRecord(t,
+			func() statedir.Record { r := statedirtest.Record(); r.Session, r.Changed = "commits", 0; return r }())))
 	write("commits/git/objects/ab/cd", "")
 	write(statedir.RemovedPrefix+"x/lock", "")
 	mounted, err := h.Lock(t.Context(), "mounted", "/srv/mounted")

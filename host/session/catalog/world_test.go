@@ -51,8 +51,9 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, origin: origin, mounts: mounted{}}
-	w.Catalog = &Catalog{State: h.State, Log: zap.NewNop(), Homes: h, Remotes: remotes.New(h.State, "", zap.NewNop(), nil, nil),
-		Mounts: w.mounts, Writer: func() (session.Writer, error) { return session.Here(h.State, os.Getpid()) }}
+	w.Catalog = &Catalog{State: h.State, Log: zap.NewNop(), Homes: h,
+		Remotes: remotes.New(h.State, "", zap.NewNop(), nil, nil),
+		Mounts:  w.mounts, Writer: func() (session.Writer, error) { return session.Here(h.State, os.Getpid()) }}
 	files := map[string]gittest.File{}
 	for name, text := range base {
 		files[name] = gittest.File{Data: []byte(text)}
@@ -138,7 +139,8 @@ func (s *made) checkpoint(files map[string]string, changed int64, at time.Time) 
 	of := session.State{Branch: "refs/heads/main", Head: s.base, Index: session.Index{Tree: tree}}
 	state, more, err := session.EncodeState(object.SHA1, of, nil, at)
 	s.must(err)
-	p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree, State: state, Session: s.name, Lane: "main", Segment: 1,
+	p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree, State: state, Session: s.name,
+		Lane: "main", Segment: 1,
 		Head: s.base, Branch: "refs/heads/main", Reason: session.Manual, Time: at.UTC(), Prev: s.last.ID, Changed: changed}
 	p.Commit = add(object.Commit, string(p.Encode(s.last.Commit)))
 	s.must(s.repo.Write(s.t.Context(), append(objects, more...)))
@@ -163,7 +165,8 @@ func (s *made) change(change func(m *session.Meta)) {
 // push pushes all refs of the session to its session remote.
 func (s *made) push() {
 	s.t.Helper()
-	gittest.Must(s.t, filepath.Join(s.home, statedir.SessionRepoName), "push", "-q", s.record.Carried.Remote, "refs/afs/*:refs/afs/*")
+	gittest.Must(s.t, filepath.Join(s.home, statedir.SessionRepoName), "push", "-q", s.record.Carried.Remote,
+		"refs/afs/*:refs/afs/*")
 }
 
 // far creates a session remote with the history of the repository, and returns its path.
@@ -187,7 +190,8 @@ func named(changes []control.PathChange) (lines []string) {
 func (w *world) beside() *world {
 	w.t.Helper()
 	h := statedirtest.New(w.t)
-	return &world{t: w.t, origin: w.origin, base: w.base, mounts: mounted{}, Catalog: &Catalog{State: h.State, Log: w.Log, Homes: h,
-		Remotes: remotes.New(h.State, "", w.Log, nil, nil), Mounts: mounted{},
-		Writer: func() (session.Writer, error) { return session.Here(h.State, os.Getpid()) }}}
+	return &world{t: w.t, origin: w.origin, base: w.base, mounts: mounted{},
+		Catalog: &Catalog{State: h.State, Log: w.Log, Homes: h,
+			Remotes: remotes.New(h.State, "", w.Log, nil, nil), Mounts: mounted{},
+			Writer: func() (session.Writer, error) { return session.Here(h.State, os.Getpid()) }}}
 }

@@ -86,7 +86,8 @@ func (s Locks) answer(ctx context.Context, r control.SessionLocksRequest) (reply
 	reply.Session, reply.Locks, reply.Done = p.session, p.shown(file.Locks), p.shown(done)
 	for _, f := range file.Forced {
 		reply.Forced = append(reply.Forced, control.ForcedUnlock{
-			Lock: p.shown([]locks.Lock{f.Lock})[0], Session: f.Session, Actor: f.Actor, Host: f.Host, Time: f.Time, Reason: f.Reason,
+			Lock: p.shown([]locks.Lock{f.Lock})[0], Session: f.Session, Actor: f.Actor, Host: f.Host, Time: f.Time,
+			Reason: f.Reason,
 		})
 	}
 	if r.Op == control.LockAcquire {
@@ -152,7 +153,8 @@ func (p place) policyAndLocks(ctx context.Context, reply *control.SessionLocksRe
 
 // change acquires or releases the locks of the request r. It returns all locks after that, and those that were acquired
 // or released.
-func (p place) change(ctx context.Context, r control.SessionLocksRequest) (file locks.File, done []locks.Lock, err error) {
+func (p place) change(ctx context.Context,
+	r control.SessionLocksRequest) (file locks.File, done []locks.Lock, err error) {
 	host, _ := os.Hostname()
 	by := locks.Caller{Session: p.session, Actor: cmp.Or(r.Actor, session.Actor()), Host: cmp.Or(host, "unknown")}
 	// A server that knows the user ignores the name that the client has sent.
@@ -190,8 +192,9 @@ func (p place) change(ctx context.Context, r control.SessionLocksRequest) (file 
 func (p place) shown(list []locks.Lock) []control.SessionLock {
 	shown := []control.SessionLock{}
 	for _, l := range list {
-		shown = append(shown, control.SessionLock{ID: l.ID, Session: l.Session, Actor: l.Actor, Host: l.Host, Pattern: l.Pattern,
-			Since: l.Since, Expires: l.Expires, Reason: l.Reason, Mine: l.Session == p.session && p.session != ""})
+		shown = append(shown, control.SessionLock{ID: l.ID, Session: l.Session, Actor: l.Actor, Host: l.Host,
+			Pattern: l.Pattern,
+			Since:   l.Since, Expires: l.Expires, Reason: l.Reason, Mine: l.Session == p.session && p.session != ""})
 	}
 	return shown
 }
@@ -207,7 +210,8 @@ func (s Locks) changed(p place, list []locks.Lock) (lines []string) {
 			continue
 		}
 		for _, path := range m.Added() {
-			if !slices.ContainsFunc(list, func(l locks.Lock) bool { return locks.Covers(l.Pattern, strings.TrimSuffix(path, "/")) }) {
+			if !slices.ContainsFunc(list,
+				func(l locks.Lock) bool { return locks.Covers(l.Pattern, strings.TrimSuffix(path, "/")) }) {
 				continue
 			}
 			if len(lines) == maxChanged {

@@ -36,7 +36,8 @@ func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []
 		args = append(args, "-p", p.work.head.String())
 	}
 	if !p.r.DryRun {
-		sign, err := p.git().Output(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
+		sign, err := p.git().Output(ctx, "", append(settings, "config", "--type=bool", "--default=false",
+			"commit.gpgSign")...)
 		if err != nil {
 			return id, err
 		}
@@ -66,7 +67,8 @@ func (p *promotion) identify(ctx context.Context) error {
 		return p.failed(err)
 	}
 	if known {
-		p.committer = []string{"GIT_COMMITTER_NAME=" + approval.Person(who.Actor), "GIT_COMMITTER_EMAIL=" + approval.Address(who.Actor)}
+		p.committer = []string{"GIT_COMMITTER_NAME=" + approval.Person(who.Actor),
+			"GIT_COMMITTER_EMAIL=" + approval.Address(who.Actor)}
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ func (w *written) commit(message string, parents ...object.ID) object.ID {
 	for _, p := range parents {
 		text += "parent " + p.String() + "\n"
 	}
-	text += fmt.Sprintf("author Ada Lovelace <ada@x> %d +0100\ncommitter Grace <g@x> %d +0000\n\n%s\n", w.at.Unix()-10, w.at.Unix(), message)
+	text += fmt.Sprintf("author Ada Lovelace <ada@x> %d +0100\ncommitter Grace <g@x> %d +0000\n\n%s\n", w.at.Unix()-10,
+		w.at.Unix(), message)
 	c, err := session.Outgoing(object.SHA1, object.Commit, []byte(text))
 	if err == nil {
 		err = w.Repo.Write(context.Background(), []odb.Outgoing{c})
@@ -90,7 +91,8 @@ func TestHistory(t *testing.T) {
 		t.Errorf("commits that %s lacks: got %d", side, len(rest))
 	}
 	shown := h.commits[2].shown()
-	if shown.Subject != "with a wrong clock" || shown.Author != "Ada Lovelace" || shown.Time.Unix() != h.commits[2].committed.Unix()-10 {
+	if shown.Subject != "with a wrong clock" || shown.Author != "Ada Lovelace" ||
+		shown.Time.Unix() != h.commits[2].committed.Unix()-10 {
 		t.Errorf("commit as it is shown: got %+v", shown)
 	}
 	if got := review.Title(texts(h.commits)); got != "with a wrong clock" {
@@ -104,8 +106,9 @@ func TestHistory(t *testing.T) {
 	}
 	// A checkpoint in the history is refused.
 	id := session.NewCheckpointID(w.at)
-	point := w.commit(fmt.Sprintf("checkpoint\n\nAfs-Checkpoint: %s\nAfs-Session: work\nAfs-Lane: main\nAfs-Segment: 1\nAfs-Reason: idle\nAfs-State: %s",
-		id, head), head)
+	point :=
+		w.commit(fmt.Sprintf("checkpoint\n\nAfs-Checkpoint: %s\nAfs-Session: work\nAfs-Lane: main\nAfs-Segment: 1\nAfs-Reason: idle\nAfs-State: %s",
+			id, head), head)
 	if _, err := w.history(t.Context(), w.commit("on a checkpoint", point)); !errors.Is(err, errCheckpointCommit) {
 		t.Errorf("history with a checkpoint: got %v, want errCheckpointCommit", err)
 	}

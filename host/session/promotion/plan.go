@@ -53,7 +53,8 @@ func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, e
 		onto = start
 	}
 	if onto.IsZero() && p.r.PullRequest {
-		return promoted{}, p.refused(control.CodeNotFound, "repository has no branch "+p.reply.Base+" that could receive the commits", "")
+		return promoted{},
+			p.refused(control.CodeNotFound, "repository has no branch "+p.reply.Base+" that could receive the commits", "")
 	}
 	if onto.IsZero() {
 		if p.reply.Method != control.PromoteFF {
@@ -125,7 +126,8 @@ func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error
 	for _, c := range p.work.commits[:min(len(p.work.commits), maxHaves)] {
 		haves = append(haves, c.id)
 	}
-	if err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{onto}, Haves: haves, Filter: "blob:none"}); err != nil {
+	if err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{onto}, Haves: haves,
+		Filter: "blob:none"}); err != nil {
 		return r, p.failed(err)
 	}
 	var err error
@@ -157,8 +159,9 @@ func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error
 	return r, p.baseOf(&r, base)
 }
 
-// baseOf sets r.base, the tree from which both sides of the merge are compared: that of the commit base. If the branch has the tree of a
-// commit of the session, because that commit was squashed onto it, baseOf sets that tree, so that only later changes are merged.
+// baseOf sets r.base, the tree from which both sides of the merge are compared: that of the commit base. If the branch
+// has the tree of a commit of the session, because that commit was squashed onto it, baseOf sets that tree, so that
+// only later changes are merged.
 func (p *promotion) baseOf(r *relation, base object.ID) error {
 	if id, same := p.work.trees[r.tree]; same {
 		r.base = r.tree
@@ -266,8 +269,9 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 		return tree, err
 	}
 	if paths := merged.Conflicted(); len(paths) > 0 {
-		return tree, p.refused(control.CodeConflict, "branch and session have changed the same lines: "+review.Some(paths, maxNamed),
-			"run git fetch and git merge in the mount, resolve the conflicts, and promote again")
+		return tree,
+			p.refused(control.CodeConflict, "branch and session have changed the same lines: "+review.Some(paths, maxNamed),
+				"run git fetch and git merge in the mount, resolve the conflicts, and promote again")
 	}
 	return merged.Result, nil
 }
@@ -334,6 +338,7 @@ func (p *promotion) git() gitcmd.Repo {
 	base := slices.DeleteFunc(gitcmd.Environ(nil), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_AUTHOR_") || strings.HasPrefix(v, "GIT_COMMITTER_")
 	})
-	return gitcmd.Repo{Dir: p.scratch.Dir(), Objects: p.o.objects(), Base: base, Env: slices.Concat(p.r.Identity, p.committer),
+	return gitcmd.Repo{Dir: p.scratch.Dir(), Objects: p.o.objects(), Base: base,
+		Env:     slices.Concat(p.r.Identity, p.committer),
 		Options: []string{"-c", "core.commitGraph=false"}}
 }

@@ -1,13 +1,13 @@
 // Package promotion pushes the commits of a session to a branch of a repository, the target, and returns summaries of
 // the changes of a session.
 //
-// A promotion works in attempts. An attempt reads the branch, compares it with the commits of the session, creates a commit if the method
-// needs one, and pushes by compare-and-swap: the old value in the push is the value that was read. If the branch has moved meanwhile,
-// there is one more attempt.
+// A promotion works in attempts. An attempt reads the branch, compares it with the commits of the session, creates a
+// commit if the method needs one, and pushes by compare-and-swap: the old value in the push is the value that was read.
+// If the branch has moved meanwhile, there is one more attempt.
 //
-// git runs in a scratch repository. It has the objects that are fetched from the target and those that are created, and uses the objects
-// of the session as alternates. Everything that is sent is reachable from a commit of the user, so refs and checkpoints of the session
-// never leave it.
+// git runs in a scratch repository. It has the objects that are fetched from the target and those that are created, and
+// uses the objects of the session as alternates. Everything that is sent is reachable from a commit of the user, so
+// refs and checkpoints of the session never leave it.
 package promotion
 
 import (
@@ -95,8 +95,9 @@ func (p *promotion) close() error {
 
 // refused returns an error for the user, which names the target and states that the branch cannot be changed.
 func (p *promotion) refused(kind control.ErrorCode, cause, hint string) error {
-	return &control.Error{Code: control.ExitRemote, Kind: kind, Verb: "promote to", Object: p.reply.Branch + " of " + p.reply.Target,
-		Cause: cause, Hint: hint}
+	return &control.Error{Code: control.ExitRemote, Kind: kind, Verb: "promote to",
+		Object: p.reply.Branch + " of " + p.reply.Target,
+		Cause:  cause, Hint: hint}
 }
 
 // failed converts err, the error of an exchange with the target, into the form that is shown to the user.
@@ -107,8 +108,9 @@ func (p *promotion) failed(err error) error {
 // run promotes the commits and sets the fields of the reply.
 func (p *promotion) run(ctx context.Context, opts Options) (err error) {
 	if p.point.Head.IsZero() {
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: "promote", Object: "session " + p.o.Name,
-			Cause: "HEAD has no commit", Hint: "run git commit first"}
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: "promote",
+			Object: "session " + p.o.Name,
+			Cause:  "HEAD has no commit", Hint: "run git commit first"}
 	}
 	p.reply.Head = p.point.Head.String()
 	if p.r.ID == "" {
@@ -143,22 +145,24 @@ func (p *promotion) committed(ctx context.Context) error {
 	if err != nil || len(changed) == 0 {
 		return err
 	}
-	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "promote", Object: "session " + p.o.Name,
-		Cause: "changes are not committed: " + review.Some(changed, maxNamed),
-		Hint:  "run git commit, or name the checkpoint HEAD to leave these changes out: artifactfs session promote HEAD"}
+	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "promote",
+		Object: "session " + p.o.Name,
+		Cause:  "changes are not committed: " + review.Some(changed, maxNamed),
+		Hint:   "run git commit, or name the checkpoint HEAD to leave these changes out: artifactfs session promote HEAD"}
 }
 
 // open opens the target and determines the target branch.
 func (p *promotion) open(opts Options) error {
 	r := p.o.Request
 	to := p.r.To
-	p.reply.Mounted = to == "" || to == control.RemoteOrigin || statedir.WithoutSecrets(to) == statedir.WithoutSecrets(r.Remote)
+	p.reply.Mounted = to == "" || to == control.RemoteOrigin ||
+		statedir.WithoutSecrets(to) == statedir.WithoutSecrets(r.Remote)
 	named := to != "" && to != control.RemoteOrigin // only such a URL can have credentials
 	if !named {
 		to = r.Remote
 	}
-	// The token of the session remote is for the session remote only, and may be limited to the refs of the session. So it is used only
-	// if the mounted remote is the session remote, and the mount has no credentials for the mounted remote.
+	// The token of the session remote is for the session remote only, and may be limited to the refs of the session. So it
+	// is used only if the mounted remote is the session remote, and the mount has no credentials for the mounted remote.
 	at, _ := remotes.SessionURL(r)
 	same := at != "" && statedir.WithoutSecrets(at) == statedir.WithoutSecrets(to)
 	own := r.Token != "" || r.TokenFile != "" || statedir.WithoutSecrets(r.Remote) != r.Remote
@@ -167,14 +171,16 @@ func (p *promotion) open(opts Options) error {
 	}
 	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
 	switch {
-	case !named && same && !own: // both are the same repository, but only the URL of the session remote may contain credentials
+	case !named && same && !own:
+		// both are the same repository, but only the URL of the session remote may contain credentials
 		r.SessionOptions.Remote = at
 	case !named:
 		r.SessionOptions.Remote = control.RemoteOrigin
 	}
 	target, err := opts.Open(r)
 	if err != nil {
-		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to), Cause: err.Error()}
+		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to),
+			Cause: err.Error()}
 	}
 	if target == nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "promote to", Object: statedir.WithoutSecrets(to),
@@ -226,8 +232,9 @@ func (p *promotion) attempt(ctx context.Context) (again bool, err error) {
 	}
 	defer push.Close()
 	if push.Format != p.o.Repo.Format() {
-		return false, p.refused(control.CodeUnsupported, fmt.Sprintf("repository has object ids of the format %s, the session %s",
-			push.Format, p.o.Repo.Format()), "")
+		return false,
+			p.refused(control.CodeUnsupported, fmt.Sprintf("repository has object ids of the format %s, the session %s",
+				push.Format, p.o.Repo.Format()), "")
 	}
 	var old, start object.ID
 	for _, ref := range push.Refs {
@@ -288,7 +295,8 @@ func (p *promotion) result(answer error) (again bool, err error) {
 		p.reply.Retried = true
 		return true, nil
 	case no.Kind == transport.RejectMoved:
-		return false, p.refused(control.CodeConflict, "branch moved again during the second attempt: "+no.Text, "run the command again")
+		return false, p.refused(control.CodeConflict, "branch moved again during the second attempt: "+no.Text,
+			"run the command again")
 	case (no.Kind == transport.RejectMissing || no.Kind == transport.RejectUnpack) && !p.whole:
 		p.whole = true
 		return true, nil
@@ -317,7 +325,8 @@ func (p *promotion) fetch(ctx context.Context, req transport.FetchRequest) error
 		return err
 	}
 	defer answer.Pack.Close()
-	_, err = packs.Ingest(ctx, answer.Pack, odb.IngestOptions{MaxObjectSize: maxPromoted, Promisor: true, Temporary: true}, nil)
+	_, err = packs.Ingest(ctx, answer.Pack, odb.IngestOptions{MaxObjectSize: maxPromoted, Promisor: true, Temporary: true},
+		nil)
 	return err
 }
 

@@ -191,7 +191,8 @@ func (s *summary) files(ctx context.Context, base object.ID) error {
 
 // count adds the numbers of changed lines to files, and replaces the two entries of a renamed file by one. It fetches
 // the contents that git compares.
-func (s *summary) count(ctx context.Context, files map[string]control.SummaryFile, changes []control.PathChange, from, to object.ID) error {
+func (s *summary) count(ctx context.Context, files map[string]control.SummaryFile, changes []control.PathChange,
+	from, to object.ID) error {
 	if err := s.o.provide(ctx, changes); err != nil {
 		return fmt.Errorf("fetch contents: %w", err)
 	}
@@ -256,7 +257,8 @@ func (s *summary) notes(ctx context.Context, commits []owned) error {
 	}
 	for _, n := range all {
 		if _, text, err := s.o.Repo.Get(n.blob, object.MaxCommitSize); err == nil {
-			s.reply.Notes = append(s.reply.Notes, control.SummaryNote{Commit: n.commit, Ref: n.ref, Text: review.Shorten(string(text), maxNote)})
+			s.reply.Notes = append(s.reply.Notes, control.SummaryNote{Commit: n.commit, Ref: n.ref,
+				Text: review.Shorten(string(text), maxNote)})
 		}
 	}
 	return nil

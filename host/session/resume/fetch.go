@@ -83,7 +83,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	if err != nil {
 		return nil, err
 	}
-	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new session, but its lane is claimed
+	// a session without a checkpoint starts like a new session, but its lane is claimed
+	if len(checkpointsOf(name, all)) == 0 {
 		if err := claim.Wait(); err != nil {
 			return nil, err
 		}
@@ -104,7 +105,8 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
 		return session.Meta{}, err
 	}
-	if err := repo.Update(ctx, []session.RefChange{{Name: session.MetaRef(repo.Session()), New: id, Force: true}}); err != nil {
+	if err := repo.Update(ctx,
+		[]session.RefChange{{Name: session.MetaRef(repo.Session()), New: id, Force: true}}); err != nil {
 		return session.Meta{}, err
 	}
 	meta, _, err := session.ReadMeta(repo, repo.Session())
@@ -122,9 +124,9 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
-	// The keys of the map there are the names that branches and tags have in the mount. Notes are shared by all sessions: in
-	// the mount, a notes ref starts with its value in the checkpoint, and it is merged with the notes on the session remote
-	// when it is pushed.
+	// The keys of the map there are the names that branches and tags have in the mount. Notes are shared by all sessions:
+	// in the mount, a notes ref starts with its value in the checkpoint, and it is merged with the notes on the session
+	// remote when it is pushed.
 	there := layout.Mapped(all)
 	for ref, id := range all {
 		if strings.HasPrefix(ref, session.Prefix) {
@@ -173,7 +175,8 @@ func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 // adopt records for the push queue which refs the session remote has, so that they are not pushed again. there has
 // these refs by the names that they have in the mount. adopt must be called before any of these refs is changed on this
 // host.
-func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
+func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID,
+	claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
@@ -195,7 +198,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 
 // fetchCheckpoints fetches the checkpoints in the commits tips, with their trees, checkpoint states and history. It
 // sends the commit base as a have, so that the server omits the history of the mounted remote.
-func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
+func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID,
+	tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
 		haves = append(haves, base)
@@ -273,8 +277,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// Do not request commits of the mounted remote, although a branch may refer to such a commit: a container does not have these
-	// commits, and repo.Size finds them only after the store has fetched all of their trees.
+	// Do not request commits of the mounted remote, although a branch may refer to such a commit: a container does not
+	// have these commits, and repo.Size finds them only after the store has fetched all of their trees.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
@@ -306,7 +310,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 // checkpoint. In the mount, these refs start with their values in the checkpoint, so the newer commits would be
 // unreachable. The next push replaces commits that this session has pushed after its last checkpoint, but not commits
 // of other sessions.
-func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
+func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State,
+	there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
 	for _, r := range state.Refs {

@@ -14,10 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A fork of a session that exists only on a session remote starts like a session that is resumed from a session remote, with
-// three differences. The lane is not claimed, because the parent's writer continues to use it. Each branch starts with its
-// commit in the checkpoint, even if the branch has changed since. The refs of the parent are removed, because the fork has
-// its own refs.
+// A fork of a session that exists only on a session remote starts like a session that is resumed from a session remote,
+// with three differences. The lane is not claimed, because the parent's writer continues to use it. Each branch starts
+// with its commit in the checkpoint, even if the branch has changed since. The refs of the parent are removed, because
+// the fork has its own refs.
 
 // Parent is the parent session, on a session remote, of a fork that is about to be created.
 type Parent struct {
@@ -40,7 +40,8 @@ func forkPrefixes(name string) []string {
 // Look reads the metadata of the session called name, which is to be forked, from its session remote, in three
 // requests. ok is false if the session remote does not have the session. checkpoint names the checkpoint to fork; ""
 // stands for the newest one. Temporary files are created in the directory dir.
-func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
+func Look(ctx context.Context, dir string, remote *thin.Remote,
+	name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
 	// A link that names no checkpoint forks the newest one.
 	if p.checkpoint == "" {
@@ -156,7 +157,8 @@ func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent,
 	return err
 }
 
-// fetchTranscript fetches the transcript and the facts of the parent with their contents, because the fork appends to them.
+// fetchTranscript fetches the transcript and the facts of the parent with their contents, because the fork appends to
+// them.
 func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	var wants []object.ID
 	for _, ref := range []string{session.TranscriptRef(p.Session), session.FactsRef(p.Session)} {
@@ -194,14 +196,16 @@ type parentTips struct{ transcript, facts object.ID }
 // forkRefs changes the repository of the parent into that of the fork. It creates refs for the checkpoint p, from which
 // the fork starts, for the parent's transcript up to this checkpoint, and for the parent's facts. Then it removes all
 // refs of the parent.
-func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
+func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips,
+	p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)
 	if err != nil {
 		return fmt.Errorf("read transcript of session %s: %w", parent, err)
 	}
 	kept := []string{session.BaseRef(t.Session)}
-	for ref, id := range map[string]object.ID{session.TranscriptRef(t.Session): until, session.FactsRef(t.Session): tips.facts} {
+	for ref, id := range map[string]object.ID{session.TranscriptRef(t.Session): until,
+		session.FactsRef(t.Session): tips.facts} {
 		if kept = append(kept, ref); !id.IsZero() {
 			changes = append(changes, session.RefChange{Name: ref, New: id, Force: true})
 		}

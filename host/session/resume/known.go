@@ -34,7 +34,8 @@ type Known struct {
 // the locks and of the policy are for the mount, which would request them separately otherwise.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
-		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
+		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef,
+		session.TagsPrefix(name),
 		locks.Ref, approval.PolicyRef, "refs/heads/", "refs/tags/"}
 }
 
@@ -67,7 +68,8 @@ func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remo
 	if len(k.objects) > 0 {
 		return objects.KeepAs(ctx, k.Format, k.objects)
 	}
-	if _, err := objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: []object.ID{k.MetaID}, Contents: true}); err != nil {
+	if _, err := objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: []object.ID{k.MetaID},
+		Contents: true}); err != nil {
 		return fault.SessionRemote(remote, err)
 	}
 	return nil
@@ -91,7 +93,8 @@ func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (se
 // readMeta returns the metadata of a session in the commit id, and all objects of this commit and its history, at most
 // depth commits (0 for the whole history). The slice of objects is nil if one of the objects was too large to be kept
 // in memory.
-func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
+func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID,
+	depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, remove, err := disk.TempDir(dir, "meta")
 	if err != nil {
 		return session.Meta{}, nil, err

@@ -63,7 +63,8 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
+	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base,
+		Format: format}, nil
 }
 
 // LinkObjects creates hard links to all packs and loose objects of the object directory from in the object directory

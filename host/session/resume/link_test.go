@@ -11,7 +11,8 @@ import (
 
 func TestLinkedObjectsShareTheirFiles(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "objects")
-	for _, name := range []string{"pack/pack-1.pack", "pack/pack-1.idx", "pack/pack-1.promisor", "pack/tmp_pack_2", "pack/pack-3.keep", "ab/cd", "ab/tmp_obj_1", "info/alternates"} {
+	for _, name := range []string{"pack/pack-1.pack", "pack/pack-1.idx", "pack/pack-1.promisor", "pack/tmp_pack_2",
+		"pack/pack-3.keep", "ab/cd", "ab/tmp_obj_1", "info/alternates"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(from, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -9,8 +9,8 @@
 //	a session remote            four requests fetch the refs, the metadata, the checkpoints with their trees, and the files
 //	                            of the checkpoint state (Resume, Fork)
 //
-// File contents are not copied. Contents that were created in the session are fetched from the session remote when they are read;
-// all others are fetched from the mounted remote.
+// File contents are not copied. Contents that were created in the session are fetched from the session remote when they
+// are read; all others are fetched from the mounted remote.
 package resume
 
 import (
@@ -32,10 +32,11 @@ import (
 // Start describes the checkpoint that a mount starts from. Its objects are in the session repository of the mount.
 type Start struct {
 	Checkpoint session.Checkpoint // checkpoint that the mount shows at its start
-	Ref        string             // full name of the ref that the session started from; "" if the session started from a commit
-	Base       object.ID          // base commit of the session; zero if the session started on an unborn branch
-	Format     object.Format
-	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
+	// full name of the ref that the session started from; "" if the session started from a commit
+	Ref      string
+	Base     object.ID // base commit of the session; zero if the session started on an unborn branch
+	Format   object.Format
+	Snapshot *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
 	// ContentsFrom is the URL of another session's session remote, from which missing contents can be fetched, possibly
 	// with a secret; "" if no such session remote is needed.
 	ContentsFrom string
@@ -135,7 +136,8 @@ func Find(repo *session.Repo, name string, contents func(ids []object.ID) error)
 	return repo.Find(name)
 }
 
-// keepBase creates a ref for the checkpoint that the mount starts from, so that gc keeps it even if its lane is removed.
+// keepBase creates a ref for the checkpoint that the mount starts from, so that gc keeps it even if its lane is
+// removed.
 func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) error {
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }

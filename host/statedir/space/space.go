@@ -1,9 +1,10 @@
-// Package space measures the disk space that a state directory uses, and frees the space of files that can be fetched again.
+// Package space measures the disk space that a state directory uses, and frees the space of files that can be fetched
+// again.
 //
-// There are three kinds of files. The contents in blobs/ may be removed at any time. Stores may be removed while no mount and
-// no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, so this package never
-// removes them. The package may be used while daemons serve mounts, because files and locks show which stores and homes are
-// in use.
+// There are three kinds of files. The contents in blobs/ may be removed at any time. Stores may be removed while no
+// mount and no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, so this
+// package never removes them. The package may be used while daemons serve mounts, because files and locks show which
+// stores and homes are in use.
 package space
 
 import (
@@ -186,7 +187,8 @@ func statHome(h statedir.Homes, id string) Home {
 	return s
 }
 
-// diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed while it runs.
+// diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed while it
+// runs.
 func diskUse(dir string) (bytes int64) {
 	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {

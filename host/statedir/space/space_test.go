@@ -41,7 +41,8 @@ func TestNeededStores(t *testing.T) {
 	if got := needed(); !slices.Equal(got, []string{of}) {
 		t.Errorf("needed stores: got %q, want %q", got, of)
 	}
-	write("mounts/_12345678/git/objects/info/alternates", filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
+	write("mounts/_12345678/git/objects/info/alternates",
+		filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
 	write("registry/0123.json", `{"version":1,"request":{"remote":"https://127.0.0.1/registered.git"}}`)
 	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil { // as a killed process may leave it
 		t.Fatal(err)
@@ -68,7 +69,8 @@ func TestNeededStores(t *testing.T) {
 	// If a session cannot be read, no store is removed.
 	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
 	freed, err := Collect(t.Context(), h.State, Goal{Quota: 1})
-	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "kept all stores") {
+	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 ||
+		!strings.HasPrefix(freed.Notes[0], "kept all stores") {
 		t.Errorf("collect beside an unreadable directory: got %+v, %v, want nothing removed and one note", freed, err)
 	}
 	os.RemoveAll(filepath.Join(h.Dir(), "odd"))

@@ -25,8 +25,8 @@ func New(t *testing.T) statedir.Homes {
 	return h
 }
 
-// Add creates the home of a session that no process uses, with an overlay of the given number of empty files. If counted is
-// true, the record holds the number of changes, as after an unmount.
+// Add creates the home of a session that no process uses, with an overlay of the given number of empty files. If
+// counted is true, the record holds the number of changes, as after an unmount.
 func Add(t *testing.T, h statedir.Homes, name string, files int, counted bool) {
 	t.Helper()
 	m, err := h.Lock(t.Context(), name, "/srv/"+name)
@@ -77,8 +77,9 @@ func Record() statedir.Record {
 	return statedir.Record{
 		Version: statedir.RecordVersion, Tenant: "team", Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app",
 		Asked: "main", Ref: "refs/heads/main",
-		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(), Umask: new(uint32),
-		UID: 7, GID: 8,
+		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(),
+		Umask: new(uint32),
+		UID:   7, GID: 8,
 		Began: time.Unix(1700000001, 0).UTC(), Until: time.Unix(1700600000, 0).UTC(),
 		Redirects: []statedir.Redirect{{Path: "web/dist", Backing: "0"}}, Configured: []string{"web/dist"},
 		Counted: true, Changed: 3, Bytes: 4096,

@@ -25,8 +25,8 @@ func Until(t testing.TB, condition string, done func() bool) {
 	}
 }
 
-// Receive returns the next value of c, or the zero value if c is closed. If that takes longer than Patience, Receive ends the
-// test with a failure. It must be called from the test's own goroutine.
+// Receive returns the next value of c, or the zero value if c is closed. If that takes longer than Patience, Receive
+// ends the test with a failure. It must be called from the test's own goroutine.
 func Receive[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {

@@ -43,13 +43,18 @@ type carryOptions struct {
 // -session.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how sessions are pushed to session remotes and resumed from there (-only commit|kills|checkpoints|outage|forks|resume|link|seed|crowd)")
-	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: time during which the session remote is unreachable")
+	is = flag.Bool("session", false,
+		"measure how sessions are pushed to session remotes and resumed from there (-only commit|kills|checkpoints|outage|forks|resume|link|seed|crowd)")
+	flag.DurationVar(&o.outage, "outage", 30*time.Second,
+		"with -session: time during which the session remote is unreachable")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: number of files of the large repository")
-	flag.IntVar(&o.crowd, "crowd", 20, "with -session: number of sessions that use one session remote at the same time; a quarter of them are killed")
+	flag.IntVar(&o.crowd, "crowd", 20,
+		"with -session: number of sessions that use one session remote at the same time; a quarter of them are killed")
 	flag.DurationVar(&o.crowdFor, "crowd-for", time.Minute, "with -session: time during which these sessions work")
-	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: kinds of session `remotes` for the benchmark that kills all processes")
-	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea that contains the built program gitea, which then is one more session remote")
+	flag.StringVar(&o.kinds, "kinds", "http,embedded,path",
+		"with -session: kinds of session `remotes` for the benchmark that kills all processes")
+	flag.StringVar(&o.forge, "forge", "",
+		"with -session: `source` directory of gitea that contains the built program gitea, which then is one more session remote")
 	return o, is
 }
 
@@ -122,7 +127,8 @@ func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 	if err := make(); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	if r.server, err = gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(r.repo), RTT: rtt, Stderr: os.Stderr, Cheap: files > 10_000}); err != nil {
+	if r.server, err = gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(r.repo), RTT: rtt, Stderr: os.Stderr,
+		Cheap: files > 10_000}); err != nil {
 		return err
 	}
 	defer r.server.Close()

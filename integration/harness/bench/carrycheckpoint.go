@@ -15,7 +15,8 @@ import (
 // checkpoints measures how long a checkpoint of a large repository takes, and how long a checkpoint blocks programs
 // that write.
 func (r *rig) checkpoints(o carryOptions) error {
-	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none", "--history", "none")
+	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none",
+		"--history", "none")
 	if err != nil {
 		return err
 	}
@@ -79,10 +80,14 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 	}
 	slices.Sort(inside)
 	slices.Sort(wall)
-	r.row("checkpoint", fmt.Sprintf("10 changed files of %d", files), fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])), "50 ms", percentile(inside, 50) < 50*time.Millisecond)
-	r.row("checkpoint", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "", true)
+	r.row("checkpoint", fmt.Sprintf("10 changed files of %d", files),
+		fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])),
+		"50 ms", percentile(inside, 50) < 50*time.Millisecond)
+	r.row("checkpoint", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "",
+		true)
 	lstat := looks["getattr"] + looks["lookup"] + looks["readdir"] + looks["readdirplus"]
-	r.row("checkpoint", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all requests of the kernel: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
+	r.row("checkpoint", "blobs fetched, lstat of the mount",
+		fmt.Sprintf("%d, %d (all requests of the kernel: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
 
 	st, err := r.look(m.Dir)
 	if err != nil {
@@ -168,7 +173,8 @@ func (r *rig) manyFiles(m carriedMount) error {
 						return err
 					}
 				}
-				if err := os.WriteFile(path, fmt.Appendf(nil, "new %d %d\n%s", i, j, strings.Repeat("what is new in it\n", j%40)), 0o644); err != nil {
+				if err := os.WriteFile(path, fmt.Appendf(nil, "new %d %d\n%s", i, j, strings.Repeat("what is new in it\n", j%40)),
+					0o644); err != nil {
 					return err
 				}
 			}
@@ -188,12 +194,15 @@ func (r *rig) manyFiles(m carriedMount) error {
 		if _, err := r.sh(clone, "git add -A && git commit -qm new"); err != nil {
 			return err
 		}
-		ours, theirs, pauses = append(ours, time.Duration(p.Took*1e6)), append(theirs, time.Since(start)), append(pauses, time.Duration(p.Paused*1e6))
+		ours, theirs, pauses = append(ours, time.Duration(p.Took*1e6)), append(theirs, time.Since(start)),
+			append(pauses, time.Duration(p.Paused*1e6))
 	}
 	slices.Sort(ours)
 	slices.Sort(theirs)
 	ratio := float64(percentile(theirs, 50)) / float64(percentile(ours, 50))
-	r.row("checkpoint", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
-	r.row("pause", "of this checkpoint, as its output states", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
+	r.row("checkpoint", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx",
+		seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
+	r.row("pause", "of this checkpoint, as its output states", seconds(slices.Max(pauses)), "20 ms",
+		slices.Max(pauses) < 20*time.Millisecond)
 	return nil
 }

@@ -99,7 +99,9 @@ func (r *rig) commitsTo(p carryPlace) error {
 	var times []time.Duration
 	var ids []string
 	for i := range commitsEach {
-		id, err := r.sh(m.Dir, fmt.Sprintf("echo %d >>new%d; sed -i 's/some/any/' %s; git add -A; git commit -qm %d; git rev-parse HEAD", i, i%5, filePath(i*7), i))
+		id, err := r.sh(m.Dir,
+			fmt.Sprintf("echo %d >>new%d; sed -i 's/some/any/' %s; git add -A; git commit -qm %d; git rev-parse HEAD", i, i%5,
+				filePath(i*7), i))
 		if err != nil {
 			return err
 		}
@@ -112,14 +114,16 @@ func (r *rig) commitsTo(p carryPlace) error {
 	}
 	slices.Sort(times)
 	longest := times[len(times)-1]
-	r.row("commit", p.kind, fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times), seconds(longest)), "1 s", longest < time.Second)
+	r.row("commit", p.kind, fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times),
+		seconds(longest)), "1 s", longest < time.Second)
 	if _, err := r.afs(state, nil, "checkpoint", m.Dir, "--sync"); err != nil {
 		return err
 	}
 	clone := r.path("clone")
 	fetch := "git clone -q " + p.arg + " " + clone
 	if p.kind == "embedded" { // the embedded session remote lacks the contents of the base
-		fetch = "git clone -q " + r.repo + " " + clone + " && git -C " + clone + " fetch -q " + p.arg + " '+refs/heads/*:refs/remotes/origin/*'"
+		fetch = "git clone -q " + r.repo + " " + clone + " && git -C " + clone + " fetch -q " + p.arg +
+			" '+refs/heads/*:refs/remotes/origin/*'"
 	}
 	if _, err := r.sh(r.dir, fetch); err != nil {
 		return err
@@ -161,7 +165,9 @@ func (r *rig) stockPushes(p carryPlace, clone string) error {
 		times = append(times, time.Since(start))
 	}
 	slices.Sort(times)
-	r.row("commit", p.kind+", git push in a clone", fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times), seconds(times[len(times)-1])), "", true)
+	r.row("commit", p.kind+", git push in a clone",
+		fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times), seconds(times[len(times)-1])),
+		"", true)
 	return nil
 }
 
@@ -174,7 +180,8 @@ func (r *rig) kills(o carryOptions) error {
 		if k.kills == 0 || !slices.Contains(strings.Split(o.kinds, ","), k.kind) {
 			continue
 		}
-		j := workday.Journey{Binary: filepath.Join(r.bin, "artifactfs"), Base: r.path("j"), Remote: r.url, Session: "work", Seed: o.seed, Longest: 10 * time.Second, Interval: 20 * time.Second,
+		j := workday.Journey{Binary: filepath.Join(r.bin, "artifactfs"), Base: r.path("j"), Remote: r.url, Session: "work",
+			Seed: o.seed, Longest: 10 * time.Second, Interval: 20 * time.Second,
 			Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }}
 		if err := os.Mkdir(j.Base, 0o755); err != nil {
 			return err
@@ -201,7 +208,8 @@ func (r *rig) kills(o carryOptions) error {
 			return err
 		}
 		slices.Sort(tally.Resume)
-		r.row("kills", k.kind, fmt.Sprintf("%s; resumed in %s (median), %s (longest)", tally, seconds(percentile(tally.Resume, 50)), seconds(tally.Resume[len(tally.Resume)-1])), "10 s lost",
+		r.row("kills", k.kind, fmt.Sprintf("%s; resumed in %s (median), %s (longest)", tally,
+			seconds(percentile(tally.Resume, 50)), seconds(tally.Resume[len(tally.Resume)-1])), "10 s lost",
 			tally.Lost < 12*time.Second && len(tally.Faults) == 0 && tally.Found[workday.Undecided] == 0)
 		if c == nil || len(tally.Faults) > 0 {
 			continue
@@ -220,7 +228,8 @@ func (r *rig) kills(o carryOptions) error {
 				missing++
 			}
 		}
-		r.row("kills", k.kind, fmt.Sprintf("%d of %d commits on the session remote", len(tally.Commits)-missing, len(tally.Commits)), "all", missing == 0)
+		r.row("kills", k.kind, fmt.Sprintf("%d of %d commits on the session remote", len(tally.Commits)-missing,
+			len(tally.Commits)), "all", missing == 0)
 	}
 	return nil
 }

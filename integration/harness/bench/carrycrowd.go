@@ -16,12 +16,14 @@ func (r *rig) crowd(o carryOptions) error {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	report, err := crowd.Run(context.Background(), crowd.Options{
-		Program: filepath.Join(r.bin, "artifactfs"), Dir: r.dir, URL: r.url, Repo: r.repo, Sessions: o.crowd, Killed: o.crowd / 4, For: o.crowdFor,
+		Program: filepath.Join(r.bin, "artifactfs"), Dir: r.dir, URL: r.url, Repo: r.repo, Sessions: o.crowd,
+		Killed: o.crowd / 4, For: o.crowdFor,
 	})
 	if err != nil {
 		return err
 	}
 	wrong := report.Err()
-	r.row("crowd", fmt.Sprintf("%d sessions, %s", o.crowd, o.crowdFor), report.Summary(), "nothing lost, nothing diverged", wrong == nil)
+	r.row("crowd", fmt.Sprintf("%d sessions, %s", o.crowd, o.crowdFor), report.Summary(),
+		"nothing lost, nothing diverged", wrong == nil)
 	return wrong
 }

@@ -62,8 +62,11 @@ func (r *rig) forks(o carryOptions) error {
 	var kib [2]int
 	fmt.Sscan(size+" "+after, &kib[0], &kib[1])
 	slices.Sort(times)
-	r.row("fork", fmt.Sprintf("10 forks with ls, %d files, 100 changed", o.files), fmt.Sprintf("median %s, longest %s", seconds(percentile(times, 50)), seconds(times[9])), "200 ms", times[9] < 200*time.Millisecond)
-	r.row("fork", "fetched; disk", fmt.Sprintf("%d requests for %d objects; %d KiB each", asked, objects, (kib[1]-kib[0])/10), "0 objects", objects == 0)
+	r.row("fork", fmt.Sprintf("10 forks with ls, %d files, 100 changed", o.files),
+		fmt.Sprintf("median %s, longest %s", seconds(percentile(times, 50)), seconds(times[9])), "200 ms",
+		times[9] < 200*time.Millisecond)
+	r.row("fork", "fetched; disk", fmt.Sprintf("%d requests for %d objects; %d KiB each", asked, objects,
+		(kib[1]-kib[0])/10), "0 objects", objects == 0)
 	for i, dir := range dirs {
 		if i < 3 {
 			is, err := r.look(dir)
@@ -74,7 +77,8 @@ func (r *rig) forks(o carryOptions) error {
 				r.wrong("fork %d: %s", i, d)
 			}
 		}
-		if _, err := r.sh(dir, fmt.Sprintf("echo %d >mine; echo %d >>%s; git add mine; git commit -qm fork%d", i, i, filePath(0), i)); err != nil {
+		if _, err := r.sh(dir, fmt.Sprintf("echo %d >mine; echo %d >>%s; git add mine; git commit -qm fork%d", i, i,
+			filePath(0), i)); err != nil {
 			return err
 		}
 	}
@@ -93,7 +97,8 @@ func (r *rig) forks(o carryOptions) error {
 	if d := want.Differs(now); d != "" {
 		r.wrong("the parent: %s", d)
 	}
-	r.row("fork", "forks that differ from the parent and from each other", fmt.Sprintf("%d of %d", apart, len(dirs)), "all", apart == len(dirs))
+	r.row("fork", "forks that differ from the parent and from each other", fmt.Sprintf("%d of %d", apart, len(dirs)),
+		"all", apart == len(dirs))
 	return nil
 }
 
@@ -114,8 +119,12 @@ func (r *rig) resume(o carryOptions) error {
 	for i := range 100 {
 		fmt.Fprintf(&script, "echo changed >>%s\n", filePath(i*50))
 	}
-	script.WriteString("git switch -qc topic; git add " + filePath(0) + " " + filePath(50) + "; git commit -qm topic; git add " + filePath(100) + "; echo more >>" + filePath(100) + "; git rm -q " + filePath(7) + "; rm " + filePath(8) +
-		"; mv " + filePath(9) + " moved; chmod +x " + filePath(10) + "; mkdir -p new/deep; echo new >new/deep/file; ln -s moved link; echo stash >>" + filePath(11) + "; git stash push -q " + filePath(11))
+	script.WriteString("git switch -qc topic; git add " + filePath(0) + " " + filePath(50) +
+		"; git commit -qm topic; git add " + filePath(100) + "; echo more >>" + filePath(100) + "; git rm -q " + filePath(7) +
+		"; rm " + filePath(8) +
+		"; mv " + filePath(9) + " moved; chmod +x " + filePath(10) +
+		"; mkdir -p new/deep; echo new >new/deep/file; ln -s moved link; echo stash >>" + filePath(11) +
+		"; git stash push -q " + filePath(11))
 	if _, err := r.sh(m.Dir, script.String()); err != nil {
 		return err
 	}
@@ -146,7 +155,8 @@ func (r *rig) resume(o carryOptions) error {
 		ls := took + time.Since(start)
 		mounts, lists = append(mounts, took), append(lists, ls)
 		if i == 0 {
-			r.row("resume", "round trips until then, remote and session remote", fmt.Sprintf("%d and %d", r.server.Log().RoundTrips(), server.Log().RoundTrips()), "", true)
+			r.row("resume", "round trips until then, remote and session remote",
+				fmt.Sprintf("%d and %d", r.server.Log().RoundTrips(), server.Log().RoundTrips()), "", true)
 			if _, err := r.sh(again.Dir, "find . -name .git -prune -o -type f -print >/dev/null"); err != nil {
 				return err
 			}
@@ -163,7 +173,8 @@ func (r *rig) resume(o carryOptions) error {
 			if d != "" {
 				r.wrong("resumed: %s", d)
 			}
-			r.row("resume", "files, index, HEAD, branch, refs, stashes, status", map[bool]string{true: "as before", false: "differ"}[d == ""], "as before", d == "")
+			r.row("resume", "files, index, HEAD, branch, refs, stashes, status",
+				map[bool]string{true: "as before", false: "differ"}[d == ""], "as before", d == "")
 		}
 		if err := r.end(state); err != nil {
 			return err
@@ -171,7 +182,8 @@ func (r *rig) resume(o carryOptions) error {
 	}
 	slices.Sort(mounts)
 	slices.Sort(lists)
-	r.row("resume", fmt.Sprintf("mount, over %s", r.rtt), fmt.Sprintf("median of %d %s", len(mounts), seconds(percentile(mounts, 50))), "", true)
+	r.row("resume", fmt.Sprintf("mount, over %s", r.rtt),
+		fmt.Sprintf("median of %d %s", len(mounts), seconds(percentile(mounts, 50))), "", true)
 	r.row("resume", "and ls", fmt.Sprintf("median %s", seconds(percentile(lists, 50))), "", true)
 	return r.checkRepo(c.Path)
 }
@@ -183,7 +195,8 @@ func (r *rig) seeding(o carryOptions) error {
 		return err
 	}
 	defer server.Close()
-	m, _, err := r.mount(r.state, "--session", "work", "--session-remote", url, "--wait", "git", "--prefetch", "none", "--history", "none")
+	m, _, err := r.mount(r.state, "--session", "work", "--session-remote", url, "--wait", "git", "--prefetch", "none",
+		"--history", "none")
 	if err != nil {
 		return err
 	}
@@ -206,11 +219,13 @@ func (r *rig) seeding(o carryOptions) error {
 	if err != nil {
 		return err
 	}
-	r.row("seed", "requests to the remote", fmt.Sprintf("%d, in %s; mode %s, %d pending", n, seconds(took), st.Session.Mode, st.Session.Pending), "5", n <= 5)
+	r.row("seed", "requests to the remote", fmt.Sprintf("%d, in %s; mode %s, %d pending", n, seconds(took),
+		st.Session.Mode, st.Session.Pending), "5", n <= 5)
 	if n > 5 {
 		fmt.Fprint(os.Stderr, r.server.Log())
 	}
-	r.row("seed", "progress on a terminal", fmt.Sprintf("%d lines, the last: %.80q", progress, lastLine(string(text))), "some", progress > 1)
+	r.row("seed", "progress on a terminal", fmt.Sprintf("%d lines, the last: %.80q", progress, lastLine(string(text))),
+		"some", progress > 1)
 	clone := r.path("clone")
 	if _, err := r.sh(r.dir, "git clone -q "+url+" "+clone); err != nil {
 		return err

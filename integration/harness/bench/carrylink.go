@@ -38,7 +38,8 @@ func (r *rig) link(kind string) error {
 	}
 	defer server.Close()
 	if kind == "shared" {
-		if err := os.WriteFile(filepath.Join(c.Path, "objects", "info", "alternates"), []byte(filepath.Join(r.repo, "objects")+"\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Path, "objects", "info", "alternates"),
+			[]byte(filepath.Join(r.repo, "objects")+"\n"), 0o644); err != nil {
 			return err
 		}
 		if _, err := r.sh(c.Path, "git fetch -q "+r.repo+" 'refs/heads/*:refs/heads/*'"); err != nil {
@@ -47,13 +48,15 @@ func (r *rig) link(kind string) error {
 	}
 	// The commands of the simulated second machine use a separate server for the same repositories, so that their
 	// requests can be counted.
-	far, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(c.Path), RTT: r.rtt, Cheap: true, Stderr: os.Stderr})
+	far, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(c.Path), RTT: r.rtt, Cheap: true,
+		Stderr: os.Stderr})
 	if err != nil {
 		return err
 	}
 	defer far.Close()
 	state := r.path("state")
-	m, _, err := r.mount(state, "--session", "work", "--session-remote", url, "--wait", "git", "--prefetch", "none", "--history", "none")
+	m, _, err := r.mount(state, "--session", "work", "--session-remote", url, "--wait", "git", "--prefetch", "none",
+		"--history", "none")
 	if err != nil {
 		return err
 	}
@@ -76,7 +79,9 @@ func (r *rig) link(kind string) error {
 		var made []string
 		for n := 0; ctx.Err() == nil && failed == nil; n++ {
 			var id string
-			if id, failed = r.sh(m.Dir, fmt.Sprintf("echo %d >>mine.txt; git add mine.txt; git commit -qm 'mine %d'; git rev-parse HEAD", n, n)); failed == nil {
+			if id, failed = r.sh(m.Dir,
+				fmt.Sprintf("echo %d >>mine.txt; git add mine.txt; git commit -qm 'mine %d'; git rev-parse HEAD", n,
+					n)); failed == nil {
 				made = append(made, id)
 			}
 			select {
@@ -111,7 +116,9 @@ func (r *rig) link(kind string) error {
 			}
 		}
 	}
-	r.row("link", kind+": commits of the first session meanwhile", fmt.Sprintf("%d, %d lost, %d pending, %d diverged", len(made), lost, st.Session.Pending, len(st.Session.Diverged)), "none lost", lost+int(st.Session.Pending)+len(st.Session.Diverged) == 0)
+	r.row("link", kind+": commits of the first session meanwhile",
+		fmt.Sprintf("%d, %d lost, %d pending, %d diverged", len(made), lost, st.Session.Pending, len(st.Session.Diverged)),
+		"none lost", lost+int(st.Session.Pending)+len(st.Session.Diverged) == 0)
 	return nil
 }
 
@@ -153,7 +160,8 @@ func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheck
 			}
 			times = append(times, took)
 			if i == 0 {
-				requests = fmt.Sprintf("%d to the session remote, %d to the remote", len(far.Log().Requests()), len(r.server.Log().Requests()))
+				requests = fmt.Sprintf("%d to the session remote, %d to the remote", len(far.Log().Requests()),
+					len(r.server.Log().Requests()))
 				turns = fmt.Sprintf("%d and %d", far.Log().RoundTrips(), r.server.Log().RoundTrips())
 			}
 			if dir != "" && i == 0 {
@@ -167,7 +175,8 @@ func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheck
 		}
 		slices.Sort(times)
 		median := percentile(times, 50)
-		r.row("link", kind+": "+what.name, fmt.Sprintf("median %s, longest %s", seconds(median), seconds(times[len(times)-1])), what.goal, what.most == 0 || median <= what.most)
+		r.row("link", kind+": "+what.name, fmt.Sprintf("median %s, longest %s", seconds(median),
+			seconds(times[len(times)-1])), what.goal, what.most == 0 || median <= what.most)
 		r.row("link", kind+": "+what.name, requests+"; round trips "+turns, "", true)
 	}
 	if kind != "shared" {
@@ -181,7 +190,8 @@ func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheck
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("git %v: %w: %.300s", args, err, out)
 		}
-		r.row("link", "instead: git "+strings.Join(args, " ")+", without what is not committed", seconds(time.Since(start)), "", true)
+		r.row("link", "instead: git "+strings.Join(args, " ")+", without what is not committed",
+			seconds(time.Since(start)), "", true)
 		if err := os.RemoveAll(clone); err != nil {
 			return err
 		}
@@ -195,12 +205,15 @@ func (r *rig) forked(state, dir, kind, files string) error {
 	if err != nil {
 		return err
 	}
-	r.row("link", kind+": contents fetched by the fork until something is read", fmt.Sprint(st.Network.Blobs), "0", st.Network.Blobs == 0)
-	got, err := r.sh(dir, "git ls-files | wc -l; git status --porcelain; git log -1 --format=%s; git show --stat --format= | wc -l")
+	r.row("link", kind+": contents fetched by the fork until something is read", fmt.Sprint(st.Network.Blobs), "0",
+		st.Network.Blobs == 0)
+	got, err := r.sh(dir,
+		"git ls-files | wc -l; git status --porcelain; git log -1 --format=%s; git show --stat --format= | wc -l")
 	if err != nil {
 		return err
 	}
-	if want := files + "\n?? untracked.txt\nchanges\n101"; strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+	if want := files + "\n?? untracked.txt\nchanges\n101"; strings.Join(strings.Fields(got),
+		" ") != strings.Join(strings.Fields(want), " ") {
 		r.wrong("the fork: got %q, want %q", got, want)
 	}
 	return nil
@@ -224,7 +237,8 @@ func join(path string, repos []string) error {
 	var alternates strings.Builder
 	var heads []string
 	for _, repo := range repos {
-		out, err := exec.Command("git", "-C", repo, "rev-parse", "--path-format=absolute", "--git-path", "objects", "HEAD").Output()
+		out, err := exec.Command("git", "-C", repo, "rev-parse", "--path-format=absolute", "--git-path", "objects",
+			"HEAD").Output()
 		if err != nil {
 			return fmt.Errorf("read repository %s: %w", repo, err)
 		}
@@ -232,7 +246,8 @@ func join(path string, repos []string) error {
 		alternates.WriteString(at[0] + "\n")
 		heads = append(heads, at[1])
 	}
-	if err := os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(alternates.String()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(alternates.String()),
+		0o644); err != nil {
 		return err
 	}
 	for i, head := range heads {

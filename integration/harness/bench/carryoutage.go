@@ -20,7 +20,8 @@ func (r *rig) outage(o carryOptions) error {
 	}
 	var commits, checkpoints []string
 	work := func(n int) error {
-		id, err := r.sh(m.Dir, fmt.Sprintf("echo %d >>work; git add -A; git commit -qm %d; echo %d >>more; git rev-parse HEAD", n, n, n))
+		id, err := r.sh(m.Dir,
+			fmt.Sprintf("echo %d >>work; git add -A; git commit -qm %d; echo %d >>more; git rev-parse HEAD", n, n, n))
 		if err != nil {
 			return err
 		}
@@ -52,7 +53,10 @@ func (r *rig) outage(o carryOptions) error {
 	if err != nil {
 		return err
 	}
-	r.row("outage", o.outage.String(), fmt.Sprintf("%d commits, %d checkpoints, slowest of both %s; status: %d pending, %q", len(commits)-1, len(checkpoints)-1, seconds(slowest), st.Session.Pending, st.Session.Error), "", st.Session.Pending > 0 && st.Session.Error != "")
+	r.row("outage", o.outage.String(),
+		fmt.Sprintf("%d commits, %d checkpoints, slowest of both %s; status: %d pending, %q", len(commits)-1,
+			len(checkpoints)-1, seconds(slowest), st.Session.Pending, st.Session.Error), "",
+		st.Session.Pending > 0 && st.Session.Error != "")
 	sync := r.command(r.state, "sync", m.Dir, "--timeout", "500ms")
 	sync.Run()
 	unsynced := sync.ProcessState.ExitCode()
@@ -67,7 +71,9 @@ func (r *rig) outage(o carryOptions) error {
 	if _, err := r.afs(r.state, nil, "sync", m.Dir, "--timeout", "5m"); err != nil {
 		return err
 	}
-	r.row("outage", "end of the outage", fmt.Sprintf("all pushed without a command after %s; exit code of sync during the outage: %d", seconds(byItself), unsynced), "5", unsynced == 5)
+	r.row("outage", "end of the outage",
+		fmt.Sprintf("all pushed without a command after %s; exit code of sync during the outage: %d", seconds(byItself),
+			unsynced), "5", unsynced == 5)
 	order := checkOrder(c, "refs/heads/"+sessionMain, commits)
 	reachable, err := r.sh(c.Path, "git rev-list --all")
 	if err != nil {
@@ -79,7 +85,9 @@ func (r *rig) outage(o carryOptions) error {
 			missing++
 		}
 	}
-	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and checkpoints; in order, each once: %v", len(commits)+len(checkpoints)-missing, len(commits)+len(checkpoints), order == nil), "all", missing == 0 && order == nil)
+	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and checkpoints; in order, each once: %v",
+		len(commits)+len(checkpoints)-missing, len(commits)+len(checkpoints), order == nil), "all",
+		missing == 0 && order == nil)
 	if order != nil {
 		r.wrong("%v", order)
 	}

@@ -53,7 +53,9 @@ func (r *rig) pauses(m carriedMount) error {
 	}
 	slices.Sort(said)
 	longest := time.Duration(said[len(said)-1] * 1e6)
-	r.row("pause", fmt.Sprintf("%d checkpoints, %d writers", len(said), writers), fmt.Sprintf("stated: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
+	r.row("pause", fmt.Sprintf("%d checkpoints, %d writers", len(said), writers),
+		fmt.Sprintf("stated: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms",
+		longest < 20*time.Millisecond)
 	return nil
 }
 
@@ -66,7 +68,8 @@ type written struct{ writes, names []time.Duration }
 func waits(took []time.Duration) string {
 	slices.Sort(took)
 	n := len(took)
-	return fmt.Sprintf("median %s, 99.9%% %s, longest of %d %s", seconds(took[n/2]), seconds(took[n*999/1000]), n, seconds(took[n-1]))
+	return fmt.Sprintf("median %s, 99.9%% %s, longest of %d %s", seconds(took[n/2]), seconds(took[n*999/1000]), n,
+		seconds(took[n-1]))
 }
 
 // writeAll runs the programs that write for ten seconds. Unless meanwhile is nil, it calls meanwhile repeatedly during

@@ -105,7 +105,8 @@ func (b *bench) fleets(o fleetOptions) (err error) {
 	if err := f.settle(); err != nil {
 		return err
 	}
-	fmt.Fprintf(table, "until they are idle\t%s\t%d requests to the git server\n", seconds(time.Since(start)), f.requests.Load())
+	fmt.Fprintf(table, "until they are idle\t%s\t%d requests to the git server\n", seconds(time.Since(start)),
+		f.requests.Load())
 	rest, err := f.watch(o.rest)
 	if err != nil {
 		return err
@@ -278,7 +279,8 @@ func (l *fleetLoad) print(table *tabwriter.Writer, o fleetOptions) {
 	for _, times := range [][]time.Duration{l.status, l.reads} {
 		slices.Sort(times)
 	}
-	fmt.Fprintf(table, "  work done\t%d rounds of %d\t%d commits\n", len(l.status), o.active*int(o.work/o.pause), l.commits)
+	fmt.Fprintf(table, "  work done\t%d rounds of %d\t%d commits\n", len(l.status),
+		o.active*int(o.work/o.pause), l.commits)
 	for what, times := range map[string][]time.Duration{"git status": l.status, "reading 20 files": l.reads} {
 		if len(times) > 0 {
 			fmt.Fprintf(table, "  %s\t%s\t99 %% %s\n", what, seconds(percentile(times, 50)), seconds(percentile(times, 99)))
@@ -328,7 +330,8 @@ func (f *fleet) round(dir string, member, round int, load *fleetLoad) error {
 	if err != nil {
 		return err
 	}
-	if _, err := timedIn(dir, "sh", "-c", fmt.Sprintf("echo round %d >> notes && echo %d > %s", round, round, filePath((member+round)%f.o.files))); err != nil {
+	if _, err := timedIn(dir, "sh", "-c", fmt.Sprintf("echo round %d >> notes && echo %d > %s", round, round,
+		filePath((member+round)%f.o.files))); err != nil {
 		return err
 	}
 	status, err := timedIn(dir, "git", "status", "--porcelain")
@@ -337,7 +340,8 @@ func (f *fleet) round(dir string, member, round int, load *fleetLoad) error {
 	}
 	commits := 0
 	if round%6 == 5 {
-		if _, err := timedIn(dir, "git", "-c", "user.name=bench", "-c", "user.email=bench@example.invalid", "commit", "-qam", "round"); err != nil {
+		if _, err := timedIn(dir, "git", "-c", "user.name=bench", "-c", "user.email=bench@example.invalid", "commit", "-qam",
+			"round"); err != nil {
 			return err
 		}
 		commits++

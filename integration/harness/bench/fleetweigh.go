@@ -140,16 +140,21 @@ func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<
 // print writes the sums and the averages per daemon.
 func (w fleetWeight) print(table *tabwriter.Writer, when string, daemons, mounts int) {
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Fprintf(table, "%d daemons, %d mounts, %s\t\tload %s\n", daemons, mounts, when, strings.Join(strings.Fields(string(load))[:3], " "))
+	fmt.Fprintf(table, "%d daemons, %d mounts, %s\t\tload %s\n", daemons, mounts, when,
+		strings.Join(strings.Fields(string(load))[:3], " "))
 	n := int64(max(1, daemons))
 	fmt.Fprintf(table, "  memory (PSS)\t%s\t%s a daemon\n", mib(w.pss), mib(w.pss/n))
 	fmt.Fprintf(table, "  anonymous memory\t%s\t%s a daemon\n", mib(w.anonymous), mib(w.anonymous/n))
-	fmt.Fprintf(table, "  processes, threads\t%d, %d\t%.1f threads a daemon\n", w.processes, w.threads, float64(w.threads)/float64(n))
+	fmt.Fprintf(table, "  processes, threads\t%d, %d\t%.1f threads a daemon\n", w.processes, w.threads,
+		float64(w.threads)/float64(n))
 	fmt.Fprintf(table, "  descriptors\t%d\t%.1f a daemon\n", w.descriptors, float64(w.descriptors)/float64(n))
-	fmt.Fprintf(table, "  processor time\t%.2f %% of a processor\t%.3f %% a daemon, over %s\n", 100*w.cpu.Seconds()/w.span.Seconds(),
+	fmt.Fprintf(table, "  processor time\t%.2f %% of a processor\t%.3f %% a daemon, over %s\n",
+		100*w.cpu.Seconds()/w.span.Seconds(),
 		100*w.cpu.Seconds()/w.span.Seconds()/float64(n), w.span.Round(time.Second))
-	fmt.Fprintf(table, "  wake-ups\t%.0f a second\t%.2f a daemon\n", float64(w.wakes)/w.span.Seconds(), float64(w.wakes)/w.span.Seconds()/float64(n))
-	fmt.Fprintf(table, "  requests to the git server, of the kernel\t%.1f, %.1f a second\t\n", float64(w.requests)/w.span.Seconds(), float64(w.operations)/w.span.Seconds())
+	fmt.Fprintf(table, "  wake-ups\t%.0f a second\t%.2f a daemon\n", float64(w.wakes)/w.span.Seconds(),
+		float64(w.wakes)/w.span.Seconds()/float64(n))
+	fmt.Fprintf(table, "  requests to the git server, of the kernel\t%.1f, %.1f a second\t\n",
+		float64(w.requests)/w.span.Seconds(), float64(w.operations)/w.span.Seconds())
 }
 
 // since returns w minus before, field by field.
@@ -166,7 +171,8 @@ func (w fleetWeight) since(before fleetWeight) fleetWeight {
 // included.
 func (w fleetWeight) printEach(table *tabwriter.Writer, mounts int) {
 	n := float64(max(1, mounts))
-	fmt.Fprintf(table, "  a mount (with its part of the spare worker)\tPSS %.2f MiB, anonymous %.2f MiB\t%.1f descriptors, %.1f threads\n",
+	fmt.Fprintf(table,
+		"  a mount (with its part of the spare worker)\tPSS %.2f MiB, anonymous %.2f MiB\t%.1f descriptors, %.1f threads\n",
 		float64(w.pss)/n/(1<<20), float64(w.anonymous)/n/(1<<20), float64(w.descriptors)/n, float64(w.threads)/n)
 }
 
@@ -175,7 +181,8 @@ type kernelMemory struct{ slab, stacks, tables int64 }
 
 func readKernel() kernelMemory {
 	text, _ := os.ReadFile("/proc/meminfo")
-	return kernelMemory{kibOf(string(text), "Slab:"), kibOf(string(text), "KernelStack:"), kibOf(string(text), "PageTables:")}
+	return kernelMemory{kibOf(string(text), "Slab:"), kibOf(string(text), "KernelStack:"),
+		kibOf(string(text), "PageTables:")}
 }
 
 func (k kernelMemory) since(before kernelMemory) kernelMemory {
@@ -183,7 +190,9 @@ func (k kernelMemory) since(before kernelMemory) kernelMemory {
 }
 
 func (k kernelMemory) print(table *tabwriter.Writer, mounts int) {
-	fmt.Fprintf(table, "  memory of the kernel, of the whole machine\tslab %s, stacks %s, page tables %s\t%.2f MiB a mount\n", mib(k.slab), mib(k.stacks),
+	fmt.Fprintf(table,
+		"  memory of the kernel, of the whole machine\tslab %s, stacks %s, page tables %s\t%.2f MiB a mount\n", mib(k.slab),
+		mib(k.stacks),
 		mib(k.tables), float64(k.slab+k.stacks+k.tables)/float64(max(1, mounts))/(1<<20))
 }
 

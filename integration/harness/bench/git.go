@@ -37,7 +37,8 @@ func gitFlags() (o *gitOptions, is *bool) {
 	is = flag.Bool("git", false, "compare git in a mount with git in clones")
 	flag.StringVar(&o.git2, "git2", "", "with -git: measure this git `program` too")
 	flag.IntVar(&o.rounds, "git-rounds", 3, "with -git: number of mounts for git status; the median is printed")
-	flag.StringVar(&o.blame, "blame", "", "with -git: `path` to blame (default: a file with at least 500 versions, otherwise the file with the most versions)")
+	flag.StringVar(&o.blame, "blame", "",
+		"with -git: `path` to blame (default: a file with at least 500 versions, otherwise the file with the most versions)")
 	flag.DurationVar(&o.patience, "patience", 5*time.Minute, "with -git: give up a git command after this `time`")
 	return o, is
 }
@@ -96,7 +97,8 @@ func (b *bench) gitsOf(served, program string, o gitOptions) error {
 		return err
 	}
 	defer os.RemoveAll(here.work)
-	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(served), RTT: b.rtt, Cheap: true, Stderr: os.Stderr})
+	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(served), RTT: b.rtt, Cheap: true,
+		Stderr: os.Stderr})
 	if err != nil {
 		return err
 	}
@@ -201,7 +203,8 @@ func (g *gitBench) fresh(history string) (*mounted, error) {
 
 // removeAll unmounts the mount and removes all its files.
 func (m *mounted) removeAll() error {
-	return errors.Join(m.quietly("unmount", "--discard", "--yes", m.dir), m.quietly("unmount", "--all"), os.RemoveAll(m.s.state))
+	return errors.Join(m.quietly("unmount", "--discard", "--yes", m.dir), m.quietly("unmount", "--all"),
+		os.RemoveAll(m.s.state))
 }
 
 // edit appends a line to n files in different directories.

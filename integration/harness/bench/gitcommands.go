@@ -36,7 +36,8 @@ func (g *gitBench) commandSteps() ([]step, error) {
 		{"blame " + blamed + versions, nothing, []string{"blame", blamed}},
 		{"checkout other", nothing, []string{"checkout", "-q", "other"}},
 		{"stash, 10 edits", edits, []string{"stash", "-q"}},
-		{"stash pop", func(dir string) error { return errors.Join(edits(dir), g.must(dir, "stash", "-q")) }, []string{"stash", "pop", "-q"}},
+		{"stash pop", func(dir string) error { return errors.Join(edits(dir), g.must(dir, "stash", "-q")) },
+			[]string{"stash", "pop", "-q"}},
 		{"commit -a, 10 edits", edits, []string{"commit", "-qam", "edited"}},
 		{"merge topic", nothing, []string{"merge", "-q", "--no-edit", "origin/topic"}},
 		{"cherry-pick, of topic", nothing, []string{"cherry-pick", "origin/topic"}},
@@ -49,7 +50,8 @@ func (g *gitBench) commandSteps() ([]step, error) {
 // muchChanged returns a file with many versions: among the files with at least 500 versions, the file with the fewest.
 // If there is no such file, it returns the file with the most versions.
 func (g *gitBench) muchChanged() (path string, versions int, err error) {
-	out, err := gittest.Git(context.Background(), g.repo, "log", "--no-merges", "--no-renames", "--format=", "--name-only", "main")
+	out, err := gittest.Git(context.Background(), g.repo, "log", "--no-merges", "--no-renames", "--format=",
+		"--name-only", "main")
 	if err != nil {
 		return "", 0, err
 	}
@@ -79,7 +81,8 @@ func (g *gitBench) commands() error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.table, "git\tmount\tagain\tblobless clone, prefetched\tthe fetch\tof what it may take\tnetwork of the mount\tkernel requests\n")
+	fmt.Fprintf(g.table,
+		"git\tmount\tagain\tblobless clone, prefetched\tthe fetch\tof what it may take\tnetwork of the mount\tkernel requests\n")
 	for _, s := range steps {
 		if err := g.command(s); err != nil {
 			fmt.Fprintf(g.table, "%s\t%v\n", s.name, err)
@@ -100,7 +103,8 @@ func (g *gitBench) command(s step) error {
 		return err
 	}
 	allowed := theirs.took + theirs.took/2 + fetch.took
-	fmt.Fprintf(g.table, "%s\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\n", s.name, seconds(ours.took), seconds(again.took), seconds(theirs.took), seconds(fetch.took),
+	fmt.Fprintf(g.table, "%s\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\n", s.name, seconds(ours.took), seconds(again.took),
+		seconds(theirs.took), seconds(fetch.took),
 		float64(ours.took)/float64(allowed), ours.network(), ours.kernel)
 	return nil
 }
@@ -130,7 +134,8 @@ func (g *gitBench) inMount(s step) (first, again cost, err error) {
 
 // repeat resets the working tree to the state before the step and runs the step again.
 func (g *gitBench) repeat(dir string, s step) (cost, error) {
-	for _, args := range [][]string{{"checkout", "-q", "-f", "-B", "main", "origin/main"}, {"stash", "clear"}, {"clean", "-fdq"}, {"status"}} {
+	for _, args := range [][]string{{"checkout", "-q", "-f", "-B", "main", "origin/main"}, {"stash", "clear"},
+		{"clean", "-fdq"}, {"status"}} {
 		if err := g.must(dir, args...); err != nil {
 			return cost{}, err
 		}
@@ -156,7 +161,8 @@ func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err e
 		}
 		slices.Sort(ids)
 		g.input = strings.Join(slices.Compact(ids), "\n") + "\n"
-		fetch, err = g.run(dir, nil, "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "origin", "--no-tags", "--no-write-fetch-head",
+		fetch, err = g.run(dir, nil, "-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "origin", "--no-tags",
+			"--no-write-fetch-head",
 			"--recurse-submodules=no", "--filter=blob:none", "--stdin")
 		g.input = ""
 		if err != nil {

@@ -36,7 +36,8 @@ func (b *bench) prepare(repo string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(served, "objects", "info", "alternates"), []byte(objects+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(served, "objects", "info", "alternates"), []byte(objects+"\n"),
+		0o644); err != nil {
 		return "", err
 	}
 	head, err := gittest.Git(context.Background(), repo, "rev-parse", "HEAD")
@@ -151,7 +152,8 @@ func synthetic(repo string, git func(...string) (string, error), branch string, 
 	}
 	var files []string
 	for line := range strings.Lines(list) {
-		if head, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok && strings.HasPrefix(head, "100644 ") && !strings.HasPrefix(path, `"`) {
+		if head, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok && strings.HasPrefix(head, "100644 ") &&
+			!strings.HasPrefix(path, `"`) {
 			files = append(files, path)
 		}
 	}
@@ -164,11 +166,13 @@ func synthetic(repo string, git func(...string) (string, error), branch string, 
 		return err
 	}
 	w := bufio.NewWriter(stdin)
-	fmt.Fprintf(w, "commit refs/heads/%s\ncommitter bench <bench@example.invalid> 1700000000 +0000\ndata 7\nchange\n\nfrom refs/heads/main^0\n", branch)
+	fmt.Fprintf(w,
+		"commit refs/heads/%s\ncommitter bench <bench@example.invalid> 1700000000 +0000\ndata 7\nchange\n\nfrom refs/heads/main^0\n", branch)
 	rnd := rand.New(rand.NewPCG(2, uint64(n)))
 	for i := range n {
 		content := text(rnd)
-		fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", strconv.Quote(files[(2*i+1)*len(files)/(2*n)]), len(content), content)
+		fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", strconv.Quote(files[(2*i+1)*len(files)/(2*n)]),
+			len(content), content)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -31,7 +31,8 @@ func (g *gitBench) statusSteps() []step {
 		{"after a commit", git("commit", "-qam", "edited"), status},
 		{"  again", nothing, status},
 		{"after a checkout of 1,000 changed files", func(dir string) error {
-			return errors.Join(g.must(dir, "fetch", "-q", "origin", "+other:refs/remotes/origin/other"), g.must(dir, "checkout", "-q", "other"))
+			return errors.Join(g.must(dir, "fetch", "-q", "origin", "+other:refs/remotes/origin/other"),
+				g.must(dir, "checkout", "-q", "other"))
 		}, status},
 		{"  again", nothing, status},
 	}
@@ -79,7 +80,8 @@ func (g *gitBench) status() error {
 		slices.SortFunc(ours[i], func(a, b cost) int { return int(a.took - b.took) })
 		n := len(ours[i])
 		median := ours[i][n/2]
-		fmt.Fprintf(g.table, "%s\t%s\t%s-%s\t%s\t%.1fx\t%s\t%s\n", s.name, seconds(median.took), seconds(ours[i][0].took), seconds(ours[i][n-1].took),
+		fmt.Fprintf(g.table, "%s\t%s\t%s-%s\t%s\t%.1fx\t%s\t%s\n", s.name, seconds(median.took), seconds(ours[i][0].took),
+			seconds(ours[i][n-1].took),
 			seconds(theirs[i]), float64(second)/float64(median.took), median.network(), median.kernel)
 	}
 	slices.Sort(mounts)

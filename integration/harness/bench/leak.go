@@ -113,9 +113,10 @@ func (h *host) left(socket string) (left, error) {
 
 // goroutines returns the number of goroutines of the worker, which it reads from the worker's profile at the socket.
 func goroutines(socket string) (int, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}}}
 	r, err := client.Get("http://artifactfs/debug/pprof/goroutine?debug=1")
 	if err != nil {
 		return 0, fmt.Errorf("count goroutines: %w", err)

@@ -1,5 +1,5 @@
-// Command bench measures artifactfs and the tools that a user would use instead, side by side in one run, and prints a table.
-// Every repository is served by real git over HTTP on the loopback interface with a delay.
+// Command bench measures artifactfs and the tools that a user would use instead, side by side in one run, and prints a
+// table. Every repository is served by real git over HTTP on the loopback interface with a delay.
 //
 //	go run ./integration/harness/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/harness/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
@@ -10,9 +10,9 @@
 //	go run ./integration/harness/bench -many | -leak | -fleet
 //
 // With -write it compares a mount with a plain directory, and with -git it compares git in a mount with git in clones.
-// -takeover kills the worker of a mount while programs use the mount. -session pushes changes to session remotes and resumes
-// sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times. -fleet measures
-// a hundred daemons with ten mounts each.
+// -takeover kills the worker of a mount while programs use the mount. -session pushes changes to session remotes and
+// resumes sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times.
+// -fleet measures a hundred daemons with ten mounts each.
 //
 // Without the argument REPOSITORY it creates three repositories. It needs root or fusermount3, and bin/artifactfs and
 // bin/gitserve, which `make bench` builds. Times vary on a small machine; the numbers of requests and blobs are exact.

@@ -31,7 +31,8 @@ func manyFlags() (o *manyOptions, is *bool) {
 	is = flag.Bool("many", false, "measure many mounts of one daemon")
 	flag.IntVar(&o.mounts, "mounts", 200, "with -many: number of idle mounts")
 	flag.IntVar(&o.repos, "repositories", 20, "with -many and -leak: number of repositories, which are mounted in turn")
-	flag.IntVar(&o.hung, "hung", 10, "with -many: number of remotes that do not answer; the same number of remotes answers")
+	flag.IntVar(&o.hung, "hung", 10,
+		"with -many: number of remotes that do not answer; the same number of remotes answers")
 	flag.IntVar(&o.files, "many-files", 1000, "with -many and -leak: number of files of each repository")
 	return o, is
 }
@@ -58,7 +59,8 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 		}
 	}
 	var err error
-	if h.server, err = gittest.Serve(gittest.ServerOptions{Root: root, RTT: b.rtt, Cheap: true, Stderr: os.Stderr}); err != nil {
+	if h.server, err = gittest.Serve(gittest.ServerOptions{Root: root, RTT: b.rtt, Cheap: true,
+		Stderr: os.Stderr}); err != nil {
 		return nil, err
 	}
 	h.server.Inject(gittest.Fault{Kind: gittest.NoObjectInfo})
@@ -218,14 +220,18 @@ func (h *host) idle(table *tabwriter.Writer, o manyOptions, names []string) erro
 	time.Sleep(time.Second)
 	after := weigh(h.victim.Worker())
 	fmt.Fprintf(table, "%d mounts of %d repositories\t%s each\n", o.mounts, len(names), seconds(each))
-	fmt.Fprintf(table, "memory of the worker\t%.1f MiB, of %d mounts %.1f MiB\t%.2f MiB a mount (private: %.2f)\n", float64(after.rss)/(1<<20), len(names), float64(before.rss)/(1<<20),
-		float64(after.rss-before.rss)/(1<<20)/float64(o.mounts), float64(after.private-before.private)/(1<<20)/float64(o.mounts))
-	fmt.Fprintf(table, "descriptors, threads\t%d, %d\t%.1f descriptors a mount\n", after.descriptors, after.threads, float64(after.descriptors-before.descriptors)/float64(o.mounts))
+	fmt.Fprintf(table, "memory of the worker\t%.1f MiB, of %d mounts %.1f MiB\t%.2f MiB a mount (private: %.2f)\n",
+		float64(after.rss)/(1<<20), len(names), float64(before.rss)/(1<<20),
+		float64(after.rss-before.rss)/(1<<20)/float64(o.mounts),
+		float64(after.private-before.private)/(1<<20)/float64(o.mounts))
+	fmt.Fprintf(table, "descriptors, threads\t%d, %d\t%.1f descriptors a mount\n", after.descriptors, after.threads,
+		float64(after.descriptors-before.descriptors)/float64(o.mounts))
 	fmt.Fprintf(table, "supervisor\t%s\n", weigh(h.victim.Supervisor()))
 	const look = 20 * time.Second
 	worker, supervisor := cpu(h.victim.Worker()), cpu(h.victim.Supervisor())
 	time.Sleep(look)
-	fmt.Fprintf(table, "processor time at rest\tworker %.2f %%, supervisor %.2f %%\tof one processor, over %s\n", 100*float64(cpu(h.victim.Worker())-worker)/float64(look),
+	fmt.Fprintf(table, "processor time at rest\tworker %.2f %%, supervisor %.2f %%\tof one processor, over %s\n",
+		100*float64(cpu(h.victim.Worker())-worker)/float64(look),
 		100*float64(cpu(h.victim.Supervisor())-supervisor)/float64(look), look)
 	var times, lists []time.Duration
 	for i := range 20 {
@@ -241,7 +247,8 @@ func (h *host) idle(table *tabwriter.Writer, o manyOptions, names []string) erro
 	}
 	slices.Sort(times)
 	slices.Sort(lists)
-	fmt.Fprintf(table, "the next mount\t%s, longest of 20 %s\twith ls: %s, longest %s\n", seconds(percentile(times, 50)), seconds(times[len(times)-1]), seconds(percentile(lists, 50)), seconds(lists[len(lists)-1]))
+	fmt.Fprintf(table, "the next mount\t%s, longest of 20 %s\twith ls: %s, longest %s\n", seconds(percentile(times, 50)),
+		seconds(times[len(times)-1]), seconds(percentile(lists, 50)), seconds(lists[len(lists)-1]))
 	return table.Flush()
 }
 
@@ -291,7 +298,8 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 		return err
 	}
 	row("a cold read, all remotes well", well)
-	fault := h.server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Match: func(r gittest.Request) bool { return strings.Contains(r.Repo, "hung") }})
+	fault := h.server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch,
+		Match: func(r gittest.Request) bool { return strings.Contains(r.Repo, "hung") }})
 	defer fault.Remove()
 	var waiting sync.WaitGroup
 	failed := make(chan error, 8*len(hung))

@@ -35,7 +35,8 @@ func (s *session) coldStart() error {
 	if err != nil {
 		return err
 	}
-	s.row("mount + ls", root, shallow, "git clone --depth 1", fmt.Sprintf("%d requests, %d blobs", st.Network.Requests, st.Network.Blobs))
+	s.row("mount + ls", root, shallow, "git clone --depth 1",
+		fmt.Sprintf("%d requests, %d blobs", st.Network.Requests, st.Network.Blobs))
 	blobless, err := s.git("clone", "-q", "--filter=blob:none", "--no-checkout", s.url, s.path("blobless"))
 	if err != nil {
 		return err
@@ -65,7 +66,8 @@ func (s *session) wholeTree() error {
 	if err != nil {
 		return err
 	}
-	s.row("whole tree", time.Duration(m.reply.Timings.Trees)*time.Millisecond, theirs, "git fetch --depth=2 --filter=blob:none", fmt.Sprintf("%d files", m.reply.Files))
+	s.row("whole tree", time.Duration(m.reply.Timings.Trees)*time.Millisecond, theirs,
+		"git fetch --depth=2 --filter=blob:none", fmt.Sprintf("%d files", m.reply.Files))
 	return m.unmount()
 }
 
@@ -84,7 +86,8 @@ func (s *session) oneBlob() error {
 	if err != nil {
 		return err
 	}
-	s.row("one cold blob, median", percentile(times, 50), 0, "", fmt.Sprintf("99th percentile %s of %d", seconds(percentile(times, 99)), len(times)))
+	s.row("one cold blob, median", percentile(times, 50), 0, "",
+		fmt.Sprintf("99th percentile %s of %d", seconds(percentile(times, 99)), len(times)))
 	return m.unmount()
 }
 
@@ -125,7 +128,8 @@ func (s *session) laziness() error {
 		if strings.HasPrefix(c.what, "ls -l ") {
 			note += fmt.Sprintf(", %d files", n)
 		}
-		s.count(c.what, fmt.Sprintf("%d requests, %d blobs", after.Network.Requests-before.Network.Requests, after.Network.Blobs-before.Network.Blobs), note)
+		s.count(c.what, fmt.Sprintf("%d requests, %d blobs", after.Network.Requests-before.Network.Requests,
+			after.Network.Blobs-before.Network.Blobs), note)
 		if err := m.unmount(); err != nil {
 			return err
 		}
@@ -181,8 +185,9 @@ func (s *session) readWhileHydrating() error {
 	if err != nil {
 		return err
 	}
-	s.row("read while hydrating, median", percentile(times, 50), 0, "", fmt.Sprintf("99th percentile %s of %d; at the end %d of %d blobs were fetched",
-		seconds(percentile(times, 99)), len(times), st.Blobs.Fetched, st.Blobs.Total))
+	s.row("read while hydrating, median", percentile(times, 50), 0, "",
+		fmt.Sprintf("99th percentile %s of %d; at the end %d of %d blobs were fetched",
+			seconds(percentile(times, 99)), len(times), st.Blobs.Fetched, st.Blobs.Total))
 	return m.unmount()
 }
 
@@ -227,7 +232,8 @@ func (s *session) warm() error {
 		return err
 	}
 	allowed := 64<<20 + 300*st.Tree.Files
-	s.count("daemon memory", fmt.Sprintf("%d MiB", rss>>20), fmt.Sprintf("%d files; 64 MiB + 300 bytes a path is %d MiB", st.Tree.Files, allowed>>20))
+	s.count("daemon memory", fmt.Sprintf("%d MiB", rss>>20),
+		fmt.Sprintf("%d files; 64 MiB + 300 bytes a path is %d MiB", st.Tree.Files, allowed>>20))
 	return m.unmount()
 }
 
@@ -250,7 +256,8 @@ func (s *session) history() error {
 	if err != nil {
 		return err
 	}
-	s.row("whole history", m.took, blobless, "git clone --filter=blob:none -n", fmt.Sprintf("%s commits of %s", ours, theirs))
+	s.row("whole history", m.took, blobless, "git clone --filter=blob:none -n",
+		fmt.Sprintf("%s commits of %s", ours, theirs))
 	return m.unmount()
 }
 

@@ -40,7 +40,8 @@ func relayFlags() (o *relayOptions, is *bool) {
 	is = flag.Bool("relay", false, "measure many hosts that mount the same commit, with and without a relay")
 	flag.IntVar(&o.hosts, "hosts", 20, "with -relay: number of hosts")
 	flag.DurationVar(&o.near, "near", 2*time.Millisecond, "with -relay: round-trip time between the hosts and the relay")
-	flag.StringVar(&o.command, "command", "rg -c --hidden --no-ignore -g '!.git' . >/dev/null", "with -relay: shell command that runs in each mount as the build")
+	flag.StringVar(&o.command, "command", "rg -c --hidden --no-ignore -g '!.git' . >/dev/null",
+		"with -relay: shell command that runs in each mount as the build")
 	return o, is
 }
 
@@ -110,13 +111,15 @@ func (s *site) run(repo string) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.server, err = gittest.Serve(gittest.ServerOptions{Root: root, Addr: relayHub + ":0", RTT: s.rtt, Cheap: true, Stderr: io.Discard}); err != nil {
+	if s.server, err = gittest.Serve(gittest.ServerOptions{Root: root, Addr: relayHub + ":0", RTT: s.rtt, Cheap: true,
+		Stderr: io.Discard}); err != nil {
 		return err
 	}
 	defer s.server.Close()
 	s.url = s.server.URL(filepath.Base(repo))
 	clone := filepath.Join(s.work, "clone")
-	if out, err := exec.Command("git", "clone", "-q", "--depth=1", "file://"+filepath.Join(root, filepath.Base(repo)), clone).CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "clone", "-q", "--depth=1", "file://"+filepath.Join(root, filepath.Base(repo)),
+		clone).CombinedOutput(); err != nil {
 		return fmt.Errorf("clone: %w: %s", err, out)
 	}
 	defer os.RemoveAll(clone)
@@ -127,7 +130,8 @@ func (s *site) run(repo string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.table, "%s with %d blobs, %d hosts, load %s\tfirst\tmedian\tlast\trequests\tacquisitions\tfetches\tblobs\tsent by git\n",
+	fmt.Fprintf(s.table,
+		"%s with %d blobs, %d hosts, load %s\tfirst\tmedian\tlast\trequests\tacquisitions\tfetches\tblobs\tsent by git\n",
 		repoName(repo), blobs, s.o.hosts, loadAverage())
 	if err := s.crowd("without a relay", "", nil); err != nil {
 		return err
@@ -160,12 +164,14 @@ func (s *site) faults() (err error) {
 	}
 	run("the relay is killed", func(r *relayProcess, _ string) error { r.kill(); return nil })
 	run("the relay hangs", func(r *relayProcess, _ string) error { return r.cmd.Process.Signal(syscall.SIGSTOP) })
-	run("the object store disappears", func(_ *relayProcess, store string) error { return os.Rename(store, store+".gone") })
+	run("the object store disappears",
+		func(_ *relayProcess, store string) error { return os.Rename(store, store+".gone") })
 	os.RemoveAll(filepath.Join(s.work, "objects.gone"))
 	if err != nil {
 		return err
 	}
-	for _, full := range []struct{ what, flag string }{{"the object store is full", "--objects"}, {"the disk of the relay is full", "--data"}} {
+	for _, full := range []struct{ what, flag string }{{"the object store is full", "--objects"},
+		{"the disk of the relay is full", "--data"}} {
 		if err := s.onSmallDisk(full.what, full.flag); err != nil {
 			return err
 		}
@@ -293,7 +299,8 @@ func (s *site) crowd(what, via string, fault func() error) error {
 		os.RemoveAll(states[i])
 	}
 	slices.Sort(times)
-	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\n", what, seconds(times[0]), seconds(times[len(times)/2]), seconds(times[len(times)-1]), cost)
+	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\n", what, seconds(times[0]), seconds(times[len(times)/2]),
+		seconds(times[len(times)-1]), cost)
 	s.table.Flush()
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -332,7 +339,8 @@ func blobsOf(clone string) (int, error) {
 
 // checksum returns a hash of the names and contents of all files in a directory, except the git directory.
 func checksum(dir string) (string, error) {
-	cmd := exec.Command("sh", "-c", `find . -path ./.git -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum`)
+	cmd := exec.Command("sh", "-c",
+		`find . -path ./.git -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum`)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

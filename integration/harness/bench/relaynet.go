@@ -58,11 +58,13 @@ func inNamespace() error {
 
 // network creates the network namespaces of the hosts and connects them by a bridge.
 func (s *site) network() error {
-	commands := []string{"ip link set lo up", "ip link add hub type bridge", "ip addr add " + relayHub + "/24 dev hub", "ip link set hub up"}
+	commands := []string{"ip link set lo up", "ip link add hub type bridge", "ip addr add " + relayHub + "/24 dev hub",
+		"ip link set hub up"}
 	for i := range s.o.hosts {
 		name := fmt.Sprintf("afsbench-%d-%d", os.Getpid(), i)
 		s.hosts = append(s.hosts, name)
-		commands = append(commands, "ip netns add "+name, fmt.Sprintf("ip link add h%d type veth peer name eth0 netns %s", i, name),
+		commands = append(commands, "ip netns add "+name,
+			fmt.Sprintf("ip link add h%d type veth peer name eth0 netns %s", i, name),
 			fmt.Sprintf("ip link set h%d master hub up", i), "ip -n "+name+" link set lo up", "ip -n "+name+" link set eth0 up",
 			fmt.Sprintf("ip -n %s addr add %s%d/24 dev eth0", name, relayNet, 10+i))
 	}
@@ -87,7 +89,8 @@ func (s *site) endNetwork() (err error) {
 // in returns an artifactfs command that runs in the network namespace of a host. It has a low priority, because in
 // reality the git server and the relay do not share processors with the hosts.
 func (s *site) in(host int, state string, args ...string) *exec.Cmd {
-	cmd := exec.Command("nice", append([]string{"-n", hostsMachine, "nsenter", "--net=/run/netns/" + s.hosts[host]}, args...)...)
+	cmd := exec.Command("nice", append([]string{"-n", hostsMachine, "nsenter", "--net=/run/netns/" + s.hosts[host]},
+		args...)...)
 	cmd.Env = append(gittest.Env(), "HOME="+state, "ARTIFACTFS_STATE="+state)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
@@ -110,8 +113,9 @@ func (s *site) startRelay(flags ...string) (*relayProcess, error) {
 		return nil, errInterrupted
 	}
 	data := filepath.Join(s.work, fmt.Sprint("relay", s.runs))
-	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"), append([]string{"relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
-		"--log-level", "error"}, flags...)...)
+	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"),
+		append([]string{"relay", "--listen", relayHub + ":0", "--allow", "*", "--data", data,
+			"--log-level", "error"}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -42,7 +42,8 @@ func makeRepository(path string, files, commits int) error {
 	w := bufio.NewWriter(stdin)
 	rnd := rand.New(rand.NewPCG(1, uint64(files)))
 	for c := range commits {
-		fmt.Fprintf(w, "commit refs/heads/main\ncommitter bench <bench@example.invalid> %d +0000\ndata 7\nchange\n\n", 1_700_000_000+60*c)
+		fmt.Fprintf(w, "commit refs/heads/main\ncommitter bench <bench@example.invalid> %d +0000\ndata 7\nchange\n\n",
+			1_700_000_000+60*c)
 		if c == 0 {
 			for i := range files {
 				modify(w, i, text(rnd))

@@ -35,7 +35,8 @@ func takeoverFlags() (o *takeoverOptions, is *bool) {
 	o = &takeoverOptions{}
 	is = flag.Bool("takeover", false, "measure how long programs in a mount are blocked when its worker is killed")
 	flag.IntVar(&o.kills, "kills", 100, "with -takeover and -session: number of kills")
-	flag.DurationVar(&o.longest, "longest", time.Second, "with -takeover: maximum time between the end of a takeover and the next kill")
+	flag.DurationVar(&o.longest, "longest", time.Second,
+		"with -takeover: maximum time between the end of a takeover and the next kill")
 	flag.IntVar(&o.readers, "readers", 50, "with -takeover: number of programs that hold files open and read them")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "with -takeover and -session: of all that is random")
 	return o, is
@@ -66,13 +67,15 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	if err != nil {
 		return err
 	}
-	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(served), RTT: b.rtt, Cheap: true, Stderr: os.Stderr})
+	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(served), RTT: b.rtt, Cheap: true,
+		Stderr: os.Stderr})
 	if err != nil {
 		return err
 	}
 	defer server.Close()
 	s := &session{bench: b, name: repoName(served), repo: served, url: server.URL(filepath.Base(served))}
-	x := &takeoverBench{session: s, o: o, plain: s.path("plain"), rnd: rand.New(rand.NewPCG(o.seed, 1)), next: s.path("next")}
+	x := &takeoverBench{session: s, o: o, plain: s.path("plain"), rnd: rand.New(rand.NewPCG(o.seed, 1)),
+		next: s.path("next")}
 	if _, err := s.git("clone", "-q", served, x.plain); err != nil {
 		return err
 	}
@@ -81,7 +84,8 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	}
 	x.victim = torture.Victim{State: s.state, Command: "worker"}
 	exclude := filepath.Join(s.state, "mounts", x.m.reply.ID, "git", "info", "exclude")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(exclude), 0o755), os.WriteFile(exclude, []byte("/load/\n"), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(exclude), 0o755),
+		os.WriteFile(exclude, []byte("/load/\n"), 0o644)); err != nil {
 		return err
 	}
 	fmt.Printf("seed %d, %d files\n", o.seed, x.m.reply.Files)
@@ -103,7 +107,8 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 func (b *bench) withWork(repo string) (string, error) {
 	dir := filepath.Join(b.work, "takeover")
 	served, tree := filepath.Join(dir, repoName(repo)+".git"), filepath.Join(dir, "tree")
-	script := `set -e; mkdir -p "$1"; git clone -q --bare "$0" "$1"; git clone -q --no-hardlinks --depth 1 "file://$1" "$2"; cd "$2"; mkdir work
+	script :=
+		`set -e; mkdir -p "$1"; git clone -q --bare "$0" "$1"; git clone -q --no-hardlinks --depth 1 "file://$1" "$2"; cd "$2"; mkdir work
 		for i in 1 2 3 4 5 6 7 8 9; do echo "line $i" > work/file$i; git add work; git commit -q -m "work $i"; done
 		git push -q origin HEAD; cd /; rm -rf "$2"`
 	cmd := exec.Command("sh", "-c", script, repo, served, tree)
@@ -142,7 +147,8 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 	if err := os.Mkdir(scratch, 0o755); err != nil {
 		return err
 	}
-	l, err := torture.Start(torture.Options{Mount: x.m.dir, Plain: x.plain, Scratch: scratch, Jobs: jobs, Seed: x.o.seed, Env: gittest.Env()})
+	l, err := torture.Start(torture.Options{Mount: x.m.dir, Plain: x.plain, Scratch: scratch, Jobs: jobs, Seed: x.o.seed,
+		Env: gittest.Env()})
 	if err != nil {
 		return err
 	}
@@ -158,7 +164,8 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		}
 		slices.Sort(stalls)
 		errs := l.Errors()
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\n", name, what, len(blows), seconds(percentile(stalls, 50)), seconds(percentile(stalls, 95)), seconds(stalls[len(stalls)-1]), len(errs)-seen)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\n", name, what, len(blows), seconds(percentile(stalls, 50)),
+			seconds(percentile(stalls, 95)), seconds(stalls[len(stalls)-1]), len(errs)-seen)
 		for _, e := range errs[seen:] {
 			log.Print(e)
 			x.failed = true
@@ -248,7 +255,8 @@ type weight struct {
 }
 
 func (w weight) String() string {
-	return fmt.Sprintf("%.1f MiB (%.1f private), %d descriptors, %d threads", float64(w.rss)/(1<<20), float64(w.private)/(1<<20), w.descriptors, w.threads)
+	return fmt.Sprintf("%.1f MiB (%.1f private), %d descriptors, %d threads", float64(w.rss)/(1<<20),
+		float64(w.private)/(1<<20), w.descriptors, w.threads)
 }
 
 func weigh(pid int) weight {

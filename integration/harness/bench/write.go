@@ -45,18 +45,23 @@ type place struct{ name, dir string }
 func writeFlags() (o *writeOptions, is *bool) {
 	o = &writeOptions{}
 	is = flag.Bool("write", false, "compare operations on a mount with the same operations on a plain directory")
-	flag.Func("places", "`NAME=DIR,...` of file systems for state and plain directory (default disk=TMPDIR,tmpfs=/dev/shm)", func(s string) (err error) {
-		o.places, err = parsePlaces(s)
-		return err
-	})
+	flag.Func("places",
+		"`NAME=DIR,...` of file systems for state and plain directory (default disk=TMPDIR,tmpfs=/dev/shm)",
+		func(s string) (err error) {
+			o.places, err = parsePlaces(s)
+			return err
+		})
 	flag.IntVar(&o.files, "files", 20_000, "with -write: number of small files")
-	flag.IntVar(&o.singles, "singles", 2000, "with -write: number of single operations of each kind; the median is printed")
+	flag.IntVar(&o.singles, "singles", 2000,
+		"with -write: number of single operations of each kind; the median is printed")
 	flag.Int64Var(&o.large, "large", 1<<30, "with -write: bytes of the large file")
 	flag.IntVar(&o.random, "random", 100_000, "with -write: number of random writes into the large file")
 	flag.IntVar(&o.memory, "memory", 0, "with -write: number of files of the memory test; 0: no memory test")
 	flag.IntVar(&o.rounds, "rounds", 3, "with -write: number of rounds of each short measurement; the median is printed")
-	flag.StringVar(&o.npm, "npm", "", "with -write: `directory` with the package.json and package-lock.json of a project to install")
-	flag.StringVar(&o.npmHome, "npm-cache", "", "with -write: directory of npm's cache, which must contain all packages of the project")
+	flag.StringVar(&o.npm, "npm", "",
+		"with -write: `directory` with the package.json and package-lock.json of a project to install")
+	flag.StringVar(&o.npmHome, "npm-cache", "",
+		"with -write: directory of npm's cache, which must contain all packages of the project")
 	flag.StringVar(&o.module, "module", "", "with -write: `repository` of a Go module to build")
 	return o, is
 }
@@ -176,7 +181,8 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, a.m.quietly("unmount", "--discard", "--yes", a.m.dir), a.m.quietly("unmount", "--all"), os.RemoveAll(a.plain), os.RemoveAll(s.state))
+		err = errors.Join(err, a.m.quietly("unmount", "--discard", "--yes", a.m.dir), a.m.quietly("unmount", "--all"),
+			os.RemoveAll(a.plain), os.RemoveAll(s.state))
 	}()
 	if _, err := s.git("clone", "-q", "--depth", "1", s.url, a.plain); err != nil {
 		return err
@@ -222,7 +228,8 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 		slices.Sort(t)
 	}
 	plain, mount := times[0][rounds/2], times[1][rounds/2]
-	fmt.Fprintf(a.table, "%s\t%s\t%s\t%s\t%.2fx\t%s\t%s\n", what, a.place, seconds(mount), seconds(plain), float64(mount)/float64(plain), seconds(used), requests)
+	fmt.Fprintf(a.table, "%s\t%s\t%s\t%s\t%.2fx\t%s\t%s\n", what, a.place, seconds(mount), seconds(plain),
+		float64(mount)/float64(plain), seconds(used), requests)
 	a.failed = false
 	return nil
 }

@@ -95,8 +95,10 @@ func (a *arena) smallFiles() error {
 		a.compare(name("create"), a.o.rounds, fresh, func(dir string) error { return a.create(dir, n, 4096) }),
 		a.compare("walk + lstat, warm", a.o.rounds, walk, walk),
 		a.compare("walk + lstat, caches dropped", 1, dropCaches, walk),
-		a.compare(name("read, warm"), a.o.rounds, nil, func(dir string) error { return readTree(filepath.Join(dir, "many")) }),
-		a.compare(name("read, caches dropped"), 1, dropCaches, func(dir string) error { return readTree(filepath.Join(dir, "many")) }),
+		a.compare(name("read, warm"), a.o.rounds, nil,
+			func(dir string) error { return readTree(filepath.Join(dir, "many")) }),
+		a.compare(name("read, caches dropped"), 1, dropCaches,
+			func(dir string) error { return readTree(filepath.Join(dir, "many")) }),
 		a.compare(name("overwrite (O_TRUNC)"), a.o.rounds, nil, func(dir string) error {
 			for i := range n {
 				if err := os.WriteFile(a.file(dir, i), make([]byte, 4096), 0o644); err != nil {
@@ -105,18 +107,19 @@ func (a *arena) smallFiles() error {
 			}
 			return nil
 		}),
-		a.compare(fmt.Sprintf("rename %d files", n), a.o.rounds*2, func(string) error { renames++; return nil }, func(dir string) error {
-			for i := range n {
-				from, to := a.file(dir, i), a.file(dir, i)+".renamed"
-				if (renames-1)/2%2 == 1 { // each file is renamed and then renamed back
-					from, to = to, from
+		a.compare(fmt.Sprintf("rename %d files", n), a.o.rounds*2, func(string) error { renames++; return nil },
+			func(dir string) error {
+				for i := range n {
+					from, to := a.file(dir, i), a.file(dir, i)+".renamed"
+					if (renames-1)/2%2 == 1 { // each file is renamed and then renamed back
+						from, to = to, from
+					}
+					if err := unix.Rename(from, to); err != nil { // os.Rename would also call lstat for the target
+						return err
+					}
 				}
-				if err := unix.Rename(from, to); err != nil { // os.Rename would also call lstat for the target
-					return err
-				}
-			}
-			return nil
-		}),
+				return nil
+			}),
 		a.compare(name("rm -rf"), a.o.rounds, full, removeMany),
 		a.compare("create, write, fsync, rename over, 1000 times", 1, fresh, func(dir string) error {
 			for i := range 1000 {
@@ -186,7 +189,8 @@ func (a *arena) largeFile() error {
 	return errors.Join(
 		a.compare("write "+size+" in order", 1, gone, write(false)),
 		a.compare("write "+size+" in order, fsync", 1, gone, write(true)),
-		a.compare("read "+size+", caches dropped", 1, dropCaches, func(dir string) error { return shellIn(dir, "cat large >/dev/null") }),
+		a.compare("read "+size+", caches dropped", 1, dropCaches,
+			func(dir string) error { return shellIn(dir, "cat large >/dev/null") }),
 		a.compare(fmt.Sprintf("%d random writes of 4 KiB", a.o.random), 1, nil, random(false)),
 		a.compare(fmt.Sprintf("%d random writes of 4 KiB, fsync", a.o.random), 1, nil, random(true)),
 		a.compare("rm of it", 1, nil, gone),

@@ -21,15 +21,21 @@ func (a *arena) tree() error {
 	made := func(dir string) error { return errors.Join(gone(dir), os.Mkdir(filepath.Join(dir, "copy"), 0o755)) }
 	name := func(what string) string { return what + " of " + a.name }
 	return errors.Join(
-		a.compare(name("cp -r into it"), a.o.rounds, gone, func(dir string) error { return shellIn(dir, "cp -r "+source+" copy") }),
-		a.compare(name("cp -r inside"), 1, func(dir string) error { return shellIn(dir, "rm -rf copy2") }, func(dir string) error { return shellIn(dir, "cp -r copy copy2") }),
+		a.compare(name("cp -r into it"), a.o.rounds, gone,
+			func(dir string) error { return shellIn(dir, "cp -r "+source+" copy") }),
+		a.compare(name("cp -r inside"), 1, func(dir string) error { return shellIn(dir, "rm -rf copy2") },
+			func(dir string) error { return shellIn(dir, "cp -r copy copy2") }),
 		a.compare(name("tar x"), a.o.rounds, made, func(dir string) error { return shellIn(dir, "tar xf "+tar+" -C copy") }),
-		a.compare(name("grep -r, warm"), a.o.rounds, nil, func(dir string) error { return shellIn(dir, "grep -rc unlikely-to-be-found copy >/dev/null; true") }),
-		a.compare(name("sed -i of every file"), 1, nil, func(dir string) error { return shellIn(dir, "find copy -type f -exec sed -i s/e/E/ {} +") }),
+		a.compare(name("grep -r, warm"), a.o.rounds, nil,
+			func(dir string) error { return shellIn(dir, "grep -rc unlikely-to-be-found copy >/dev/null; true") }),
+		a.compare(name("sed -i of every file"), 1, nil,
+			func(dir string) error { return shellIn(dir, "find copy -type f -exec sed -i s/e/E/ {} +") }),
 		a.compare(name("git init, add, commit"), 1, nil, func(dir string) error {
-			return shellIn(filepath.Join(dir, "copy"), "git init -q && git add -A && git -c user.name=b -c user.email=b@example.invalid commit -qm all")
+			return shellIn(filepath.Join(dir, "copy"),
+				"git init -q && git add -A && git -c user.name=b -c user.email=b@example.invalid commit -qm all")
 		}),
-		a.compare(name("git status"), a.o.rounds, nil, func(dir string) error { return shellIn(filepath.Join(dir, "copy"), "git status --porcelain") }),
+		a.compare(name("git status"), a.o.rounds, nil,
+			func(dir string) error { return shellIn(filepath.Join(dir, "copy"), "git status --porcelain") }),
 		a.compare(name("mv"), 1, nil, func(dir string) error { return shellIn(dir, "mv copy moved") }),
 		a.compare(name("rm -rf"), 1, nil, func(dir string) error { return shellIn(dir, "rm -rf moved") }),
 		a.compare(name("rm -rf of the base's files"), 1, nil, func(dir string) error {
@@ -49,16 +55,20 @@ func (a *arena) npmInstall() error {
 		what += ", node_modules redirected"
 	}
 	fresh := func(dir string) error {
-		return shellIn(dir, "mkdir -p project/node_modules && find project/node_modules -mindepth 1 -delete && cp "+filepath.Join(a.o.npm, "package.json")+" "+filepath.Join(a.o.npm, "package-lock.json")+" project/")
+		return shellIn(dir, "mkdir -p project/node_modules && find project/node_modules -mindepth 1 -delete && cp "+
+			filepath.Join(a.o.npm, "package.json")+" "+filepath.Join(a.o.npm, "package-lock.json")+" project/")
 	}
 	install := func(dir string) error {
-		return shellIn(filepath.Join(dir, "project"), "npm ci --offline --ignore-scripts --no-audit --no-fund --loglevel=error --cache "+a.o.npmHome)
+		return shellIn(filepath.Join(dir, "project"),
+			"npm ci --offline --ignore-scripts --no-audit --no-fund --loglevel=error --cache "+a.o.npmHome)
 	}
 	return errors.Join(
 		a.compare(what, a.o.rounds, fresh, install),
-		a.compare("  find node_modules", a.o.rounds, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -size +0 >/dev/null") }),
+		a.compare("  find node_modules", a.o.rounds, nil,
+			func(dir string) error { return shellIn(dir, "find project/node_modules -size +0 >/dev/null") }),
 		// the directory node_modules is kept, because it may be a mount point
-		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }),
+		a.compare("  remove all in node_modules", 1, nil,
+			func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }),
 	)
 }
 

@@ -37,7 +37,8 @@ func (a *arena) each(what string, n int, do func(dir string, i int) error) error
 	}
 	micro := func(d time.Duration) string { return fmt.Sprintf("%.1f us", float64(d.Nanoseconds())/1000) }
 	plain, mount := median[0], median[1]
-	fmt.Fprintf(a.table, "%s\t%s\t%s\t%s\t%.2fx\t\t%s\n", what, a.place, micro(mount), micro(plain), float64(mount)/float64(plain), requests)
+	fmt.Fprintf(a.table, "%s\t%s\t%s\t%s\t%.2fx\t\t%s\n", what, a.place, micro(mount), micro(plain),
+		float64(mount)/float64(plain), requests)
 	return nil
 }
 
@@ -70,8 +71,10 @@ func (a *arena) singles() error {
 		a.each("stat, warm", n, stat),
 		a.each("open + read + fstat + close, first", n, read),
 		a.each("open + read + fstat + close, warm", n, func(dir string, i int) error { return read(dir, i/2) }),
-		a.each("overwrite 4 KiB (O_TRUNC)", n, func(dir string, i int) error { return write(path(dir, i), unix.O_TRUNC, data) }),
-		a.each("write of 4 KiB into a file", n, func(dir string, _ int) error { return write(path(dir, rnd.IntN(n)), 0, data) }),
+		a.each("overwrite 4 KiB (O_TRUNC)", n,
+			func(dir string, i int) error { return write(path(dir, i), unix.O_TRUNC, data) }),
+		a.each("write of 4 KiB into a file", n,
+			func(dir string, _ int) error { return write(path(dir, rnd.IntN(n)), 0, data) }),
 		a.each("rename", n, func(dir string, i int) error { return unix.Rename(path(dir, i), moved(dir, i)) }),
 		a.each("unlink", n, func(dir string, i int) error { return unix.Unlink(moved(dir, i)) }),
 		a.each("mkdir", n, func(dir string, i int) error { return unix.Mkdir(path(dir, i), 0o755) }),

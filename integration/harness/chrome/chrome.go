@@ -66,7 +66,8 @@ func Start(t testing.TB) *Browser {
 	}
 	// t.Context ends before functions of t.Cleanup run, which also use the browser
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars",
+	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions",
+		"--hide-scrollbars",
 		"--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.ExtraFiles = []*os.File{commands, answers} // these become the descriptors 3 and 4 of the browser
 	var stderr bytes.Buffer
@@ -92,7 +93,8 @@ func Start(t testing.TB) *Browser {
 		out.Close()
 		if t.Failed() {
 			// errors about D-Bus are not printed, because tests run without it
-			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(l string) bool { return strings.Contains(l, "dbus") })
+			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"),
+				func(l string) bool { return strings.Contains(l, "dbus") })
 			t.Logf("standard error of chromium: %.2000s", strings.Join(lines, "\n"))
 		}
 	})
@@ -177,7 +179,8 @@ func (b *Browser) Tab(t testing.TB) *Tab {
 	tab := &Tab{T: t, b: b}
 	var made struct{ BrowserContextID, TargetID, SessionID string }
 	tab.must(b.call("", "Target.createBrowserContext", nil, &made))
-	tab.must(b.call("", "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": made.BrowserContextID}, &made))
+	tab.must(b.call("", "Target.createTarget", map[string]any{"url": "about:blank",
+		"browserContextId": made.BrowserContextID}, &made))
 	tab.must(b.call("", "Target.attachToTarget", map[string]any{"targetId": made.TargetID, "flatten": true}, &made))
 	tab.session = made.SessionID
 	b.mu.Lock()
@@ -284,19 +287,22 @@ func (t *Tab) Loads(do func()) {
 // Cookie sets a cookie for a URL.
 func (t *Tab) Cookie(url, name, value string) {
 	t.T.Helper()
-	t.Call("Network.setCookie", map[string]any{"url": url, "name": name, "value": value, "httpOnly": true, "sameSite": "Strict"}, nil)
+	t.Call("Network.setCookie", map[string]any{"url": url, "name": name, "value": value, "httpOnly": true,
+		"sameSite": "Strict"}, nil)
 }
 
 // Resize sets the size of the window in pixels.
 func (t *Tab) Resize(width, height int) {
 	t.T.Helper()
-	t.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+	t.Call("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 }
 
 // Scheme sets the color scheme that the browser reports as the user's preference: "light" or "dark".
 func (t *Tab) Scheme(scheme string) {
 	t.T.Helper()
-	t.Call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	t.Call("Emulation.setEmulatedMedia",
+		map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
 // eval evaluates a JavaScript expression and decodes its value. If the value is a promise, eval waits for its result.

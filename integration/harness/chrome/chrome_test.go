@@ -19,7 +19,8 @@ func TestTab(t *testing.T) {
 		if c, err := r.Cookie("who"); err == nil {
 			who = c.Value
 		}
-		fmt.Fprintf(w, `<title>%s %s</title><a id=a href=/next>next</a><input id=i><script>console.log("hello from", location.pathname)</script>`, r.URL.Path, who)
+		fmt.Fprintf(w,
+			`<title>%s %s</title><a id=a href=/next>next</a><input id=i><script>console.log("hello from", location.pathname)</script>`, r.URL.Path, who)
 	}))
 	defer server.Close()
 	tab, other := b.Tab(t), b.Tab(t)
@@ -54,7 +55,8 @@ func TestTab(t *testing.T) {
 	if data, err := os.ReadFile(picture); err != nil || !bytes.HasPrefix(data, []byte("\x89PNG")) {
 		t.Errorf("picture: got %.10q, %v", data, err)
 	}
-	if lines := tab.Console(); len(lines) != 3 || !strings.Contains(lines[0], "hello from") || !strings.Contains(lines[0], "/first") {
+	if lines := tab.Console(); len(lines) != 3 || !strings.Contains(lines[0], "hello from") ||
+		!strings.Contains(lines[0], "/first") {
 		t.Errorf("console: got %q, want a line of each page", lines)
 	}
 	other.Console()

@@ -147,21 +147,24 @@ func (c *Cluster) arguments(name Component) []string {
 	case APIServer:
 		// Pods connect to the API at NodeIP, because there is no kube-proxy that implements service addresses. Pods
 		// have the rights of their service accounts. All components are administrators.
-		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=" + APIPort, "--bind-address=0.0.0.0", "--advertise-address=" + NodeIP,
+		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=" + APIPort, "--bind-address=0.0.0.0",
+			"--advertise-address=" + NodeIP,
 			"--cert-dir=" + c.file("apiserver"), "--token-auth-file=" + c.file("tokens"), "--authorization-mode=RBAC",
 			"--service-account-issuer=https://cluster.test", "--service-account-key-file=" + c.file("service-account"),
 			"--service-account-signing-key-file=" + c.file("service-account"), "--service-cluster-ip-range=10.96.0.0/24",
 			"--endpoint-reconciler-type=none", "--allow-privileged=true",
 			"--kubelet-preferred-address-types=InternalIP", "--profiling=false"}
 	case Controller:
-		return []string{"--kubeconfig=" + c.file("kubeconfig"), "--leader-elect=false", "--secure-port=0", "--profiling=false",
+		return []string{"--kubeconfig=" + c.file("kubeconfig"), "--leader-elect=false", "--secure-port=0",
+			"--profiling=false",
 			"--root-ca-file=" + c.file("apiserver/apiserver.crt"), "--controllers=" + strings.Join(controllers, ",")}
 	case Scheduler:
 		return []string{"--config=" + c.file("scheduler.yaml"), "--secure-port=0", "--profiling=false"}
 	case Containerd:
 		return []string{"--config=" + c.file("containerd.toml")}
 	case Kubelet:
-		return []string{"--config=" + c.file("kubelet.yaml"), "--kubeconfig=" + c.file("kubeconfig"), "--hostname-override=" + Node,
+		return []string{"--config=" + c.file("kubelet.yaml"), "--kubeconfig=" + c.file("kubeconfig"),
+			"--hostname-override=" + Node,
 			"--node-ip=" + NodeIP, "--root-dir=" + KubeletRoot, "--cert-dir=" + c.file("kubelet")}
 	}
 	panic("unknown component " + string(name))

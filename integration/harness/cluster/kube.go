@@ -28,7 +28,8 @@ func feed(stdin []byte, name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		err = fmt.Errorf("run %s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		err = fmt.Errorf("run %s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err,
+			bytes.TrimSpace(stderr.Bytes()))
 		return stdout.String(), err
 	}
 	return stdout.String(), nil
@@ -54,7 +55,8 @@ func (c *Cluster) ready() error {
 }
 
 func (c *Cluster) nodeReady() error {
-	status, err := c.Kubectl("get", "node", Node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}{.spec.taints}`)
+	status, err := c.Kubectl("get", "node", Node, "-o",
+		`jsonpath={.status.conditions[?(@.type=="Ready")].status}{.spec.taints}`)
 	if err == nil && status != "True" {
 		err = fmt.Errorf("node is not ready: %q", status)
 	}
@@ -153,7 +155,8 @@ func (c *Cluster) Image(name string, files map[string]string, entrypoint ...stri
 	if _, err := output("tar", "-C", layout, "-cf", filepath.Join(dir, "image.tar"), "."); err != nil {
 		return fmt.Errorf("build image %s: %w", name, err)
 	}
-	if _, err := output("ctr", "-n", "k8s.io", "image", "import", "--base-name", base, filepath.Join(dir, "image.tar")); err != nil {
+	if _, err := output("ctr", "-n", "k8s.io", "image", "import", "--base-name", base,
+		filepath.Join(dir, "image.tar")); err != nil {
 		return fmt.Errorf("build image %s: %w", name, err)
 	}
 	return nil

@@ -69,7 +69,8 @@ func Check() error {
 	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		return fmt.Errorf("open /dev/fuse: %w", err)
 	}
-	programs := []string{"etcd", "containerd", "containerd-shim-runc-v2", "runc", "ctr", "umoci", "busybox", "ip", "tar", cniDir + "/ptp"}
+	programs := []string{"etcd", "containerd", "containerd-shim-runc-v2", "runc", "ctr", "umoci", "busybox", "ip", "tar",
+		cniDir + "/ptp"}
 	for _, name := range []Component{APIServer, Controller, Scheduler, Kubelet, "kubectl"} {
 		programs = append(programs, filepath.Join(os.Getenv(Variable), string(name)))
 	}

@@ -94,7 +94,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	for i := range o.Sessions {
 		w := &worker{o: o, name: fmt.Sprintf("s%02d", i), noted: map[string]bool{}, begun: base, kill: i < o.Killed}
 		w.state, w.dir = filepath.Join(o.Dir, "state-"+w.name), filepath.Join(o.Dir, w.name)
-		w.env = append(append(os.Environ(), o.Env...), "ARTIFACTFS_STATE="+w.state, "GIT_AUTHOR_NAME="+w.name, "GIT_AUTHOR_EMAIL="+w.name+"@localhost",
+		w.env = append(append(os.Environ(), o.Env...), "ARTIFACTFS_STATE="+w.state, "GIT_AUTHOR_NAME="+w.name,
+			"GIT_AUTHOR_EMAIL="+w.name+"@localhost",
 			"GIT_COMMITTER_NAME="+w.name, "GIT_COMMITTER_EMAIL="+w.name+"@localhost")
 		all = append(all, w)
 		working.Go(func() { w.work(ctx) })
@@ -102,7 +103,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	working.Wait()
 	for _, w := range all {
 		r.Failed = append(r.Failed, w.failed...)
-		r.Commits, r.Checkpoints, r.Notes = r.Commits+len(w.commits), r.Checkpoints+len(w.checkpoints), r.Notes+len(w.noted)+w.notes
+		r.Commits, r.Checkpoints, r.Notes = r.Commits+len(w.commits), r.Checkpoints+len(w.checkpoints),
+			r.Notes+len(w.noted)+w.notes
 		r.Slowest = max(r.Slowest, w.slowest)
 		if w.killed {
 			r.Kills++
@@ -161,7 +163,8 @@ func (r *Report) look(ctx context.Context, o Options, all []*worker, before stri
 	if err != nil {
 		return err
 	}
-	plain := slices.DeleteFunc(strings.Split(now, "\n"), func(line string) bool { return strings.HasPrefix(line, "refs/heads/afs/") })
+	plain := slices.DeleteFunc(strings.Split(now, "\n"),
+		func(line string) bool { return strings.HasPrefix(line, "refs/heads/afs/") })
 	if now = strings.Join(plain, "\n"); now != before {
 		r.Moved = now
 	}
@@ -171,8 +174,8 @@ func (r *Report) look(ctx context.Context, o Options, all []*worker, before stri
 	return nil
 }
 
-// work makes commits, notes and checkpoints for the duration of the run, and then waits until all of them are on the session
-// remote.
+// work makes commits, notes and checkpoints for the duration of the run, and then waits until all of them are on the
+// session remote.
 func (w *worker) work(ctx context.Context) {
 	if !w.mount(ctx) {
 		return
@@ -183,7 +186,9 @@ func (w *worker) work(ctx context.Context) {
 		if w.kill && !w.killed && time.Since(start) > w.o.For/2 && !w.die(ctx) {
 			return
 		}
-		out, ok := w.run(ctx, "sh", "-ec", fmt.Sprintf("cd %q; echo %d >>%s.txt; git add -A; git commit -qm 'change %d'; git rev-parse HEAD", w.dir, n, w.name, n))
+		out, ok := w.run(ctx, "sh", "-ec",
+			fmt.Sprintf("cd %q; echo %d >>%s.txt; git add -A; git commit -qm 'change %d'; git rev-parse HEAD", w.dir,
+				n, w.name, n))
 		if !ok {
 			return
 		}
@@ -212,7 +217,8 @@ func (w *worker) work(ctx context.Context) {
 }
 
 func (w *worker) mount(ctx context.Context) bool {
-	_, ok := w.afs(ctx, "mount", w.o.URL, w.dir, "--session", w.name, "--session-remote", "origin", "--wait", "git", "--prefetch", "none")
+	_, ok := w.afs(ctx, "mount", w.o.URL, w.dir, "--session", w.name, "--session-remote", "origin", "--wait", "git",
+		"--prefetch", "none")
 	return ok
 }
 
@@ -277,5 +283,6 @@ func (r Report) Summary() string {
 	for _, what := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[what], what))
 	}
-	return strings.Join(parts, ", ") + fmt.Sprintf("; %d diverged, %d commands failed, %d lost; slowest sync %s", len(r.Diverged), len(r.Failed), len(r.Lost), r.Slowest.Round(time.Millisecond))
+	return strings.Join(parts, ", ") + fmt.Sprintf("; %d diverged, %d commands failed, %d lost; slowest sync %s",
+		len(r.Diverged), len(r.Failed), len(r.Lost), r.Slowest.Round(time.Millisecond))
 }

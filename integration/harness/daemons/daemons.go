@@ -108,7 +108,8 @@ func Below(below string) (found []Process) {
 func Mounts(below string) (dirs []string) {
 	table, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[1], below+"/") && strings.HasPrefix(fields[2], "fuse") {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[1], below+"/") &&
+			strings.HasPrefix(fields[2], "fuse") {
 			dirs = append(dirs, fields[1])
 		}
 	}

@@ -51,11 +51,13 @@ func Start(ctx context.Context, source, dir string) (*Server, error) {
 		return nil, err
 	}
 	run := func(args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, filepath.Join(source, "gitea"), append([]string{"--config", ini, "--work-path", dir}, args...)...)
+		cmd := exec.CommandContext(ctx, filepath.Join(source, "gitea"),
+			append([]string{"--config", ini, "--work-path", dir}, args...)...)
 		cmd.Dir = dir
 		// gitea changes git's global configuration. Env sets /dev/null as its path, and a gitea that runs as root would
 		// replace /dev/null by a file. So another path is set.
-		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(dir, "gitconfig"), "GITEA_WORK_DIR="+dir, "HOME="+dir, "USER=root",
+		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(dir, "gitconfig"), "GITEA_WORK_DIR="+dir,
+			"HOME="+dir, "USER=root",
 			"GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT=true")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		return cmd
@@ -63,7 +65,8 @@ func Start(ctx context.Context, source, dir string) (*Server, error) {
 	if out, err := run("migrate").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gitea migrate: %w: %s", err, out)
 	}
-	user := run("admin", "user", "create", "--username", User, "--password", "a-password-for-tests", "--email", User+"@localhost.invalid",
+	user := run("admin", "user", "create", "--username", User, "--password", "a-password-for-tests", "--email",
+		User+"@localhost.invalid",
 		"--admin", "--must-change-password=false")
 	if out, err := user.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gitea admin user create: %w: %s", err, out)

@@ -28,7 +28,8 @@ type backend struct {
 // run sends body to git and writes git's answer to out. Before the first byte it calls head with the status and the
 // header. If ctx ends or a write to out fails, run kills the processes and returns an error. With
 // ServerOptions.FinishPushes, it lets a push finish instead.
-func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string, head func(status int, h http.Header), out io.Writer) error {
+func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string,
+	head func(status int, h http.Header), out io.Writer) error {
 	cmd := exec.Command(b.path)
 	cmd.Dir, cmd.Stderr = b.s.root, b.s.stderr
 	cmd.Env = append(append(b.s.env(), cgiEnv(b.s.root, r)...), env...)
@@ -103,7 +104,8 @@ func cgiEnv(root string, r *http.Request) []string {
 	if r.ContentLength >= 0 {
 		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(r.ContentLength, 10))
 	}
-	for name, variable := range map[string]string{"Content-Encoding": "HTTP_CONTENT_ENCODING", "Git-Protocol": "GIT_PROTOCOL", "Accept-Encoding": "HTTP_ACCEPT_ENCODING"} {
+	for name, variable := range map[string]string{"Content-Encoding": "HTTP_CONTENT_ENCODING",
+		"Git-Protocol": "GIT_PROTOCOL", "Accept-Encoding": "HTTP_ACCEPT_ENCODING"} {
 		if v := r.Header.Get(name); v != "" {
 			env = append(env, variable+"="+v)
 		}

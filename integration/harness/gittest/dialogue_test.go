@@ -112,15 +112,18 @@ func TestDialogueCutShort(t *testing.T) {
 	}
 	defer s.Close()
 	s.Inject(Fault{Kind: Cut, After: 300_000})
-	if _, err := client(t.Context(), nil, "clone", "--quiet", "--bare", s.URL("r.git"), filepath.Join(t.TempDir(), "c")); err == nil {
+	if _, err := client(t.Context(), nil, "clone", "--quiet", "--bare", s.URL("r.git"),
+		filepath.Join(t.TempDir(), "c")); err == nil {
 		t.Error("a clone cut short succeeded")
 	}
-	await.Until(t, "the connection is over", func() bool { return !serving(s) && len(s.Log().Fetches()) == 1 && s.Log().Fetches()[0].PackErr != "" })
+	await.Until(t, "the connection is over",
+		func() bool { return !serving(s) && len(s.Log().Fetches()) == 1 && s.Log().Fetches()[0].PackErr != "" })
 	var out int64
 	for _, r := range s.Log().Requests() {
 		out += r.BytesOut
 	}
-	if f := s.Log().Fetches()[0]; out != 300_000 || f.Blobs != 0 || f.At.IsZero() || f.Duration < f.FirstByte || f.Duration > time.Minute {
+	if f := s.Log().Fetches()[0]; out != 300_000 || f.Blobs != 0 || f.At.IsZero() || f.Duration < f.FirstByte ||
+		f.Duration > time.Minute {
 		t.Errorf("%d bytes out, fetch: %v", out, f)
 	}
 }
@@ -128,8 +131,10 @@ func TestDialogueCutShort(t *testing.T) {
 func FuzzDialogue(f *testing.F) {
 	line := func(s string) []byte { return appendPacket(nil, []byte(s)) }
 	preface := line("git-upload-pack /r.git\x00host=127.0.0.1\x00\x00version=2\x00")
-	fetch := slices.Concat(line("command=fetch"), []byte("0001"), line("want "+"0123456789012345678901234567890123456789\n"), line("done\n"), []byte("0000"))
-	pack := slices.Concat(line("version 2\n"), []byte("0000"), line("packfile\n"), line("\x01PACK\x00\x00\x00\x02\x00\x00\x00\x05"), []byte("0000"))
+	fetch := slices.Concat(line("command=fetch"), []byte("0001"),
+		line("want "+"0123456789012345678901234567890123456789\n"), line("done\n"), []byte("0000"))
+	pack := slices.Concat(line("version 2\n"), []byte("0000"), line("packfile\n"),
+		line("\x01PACK\x00\x00\x00\x02\x00\x00\x00\x05"), []byte("0000"))
 	f.Add(slices.Concat(preface, fetch, fetch, []byte("0000")), pack)
 	f.Add(slices.Concat(line("git-upload-pack /r.git\x00host=h\x00"), fetch, line("have 1")), pack)
 	f.Add(slices.Concat(line("git-receive-pack r.git"), fetch, []byte("PACK")), pack)

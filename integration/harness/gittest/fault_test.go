@@ -121,7 +121,8 @@ func TestDripIsSlowAndWhole(t *testing.T) {
 	sv.Inject(Fault{Kind: Drip, On: Fetch, After: int64(len(whole)) - rest, Every: 5 * time.Millisecond})
 	begin := time.Now()
 	_, got, err := read(t, sv.url(), fetchOf(id))
-	if took := time.Since(begin); err != nil || !bytes.Equal(packOf(got), packOf(whole)) || took < rest/2*5*time.Millisecond {
+	if took := time.Since(begin); err != nil || !bytes.Equal(packOf(got), packOf(whole)) ||
+		took < rest/2*5*time.Millisecond {
 		t.Errorf("got %d of %d bytes in %v, %v", len(got), len(whole), took, err)
 	}
 }
@@ -149,7 +150,8 @@ func TestStatus(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != c.status || resp.Header.Get("Retry-After") != c.retry {
-			t.Errorf("got status %d, Retry-After %q, want %d, %q", resp.StatusCode, resp.Header.Get("Retry-After"), c.status, c.retry)
+			t.Errorf("got status %d, Retry-After %q, want %d, %q", resp.StatusCode, resp.Header.Get("Retry-After"),
+				c.status, c.retry)
 		}
 		if _, err := sv.clone(t); err == nil {
 			t.Errorf("git clone succeeded in spite of status %d", c.status)
@@ -182,9 +184,11 @@ func TestRequireAuth(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != 401 || resp.Header.Get("WWW-Authenticate") != "Bearer" {
-		t.Errorf("answer without a login: got status %d and challenge %q, want 401 and \"Bearer\"", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
+		t.Errorf("answer without a login: got status %d and challenge %q, want 401 and \"Bearer\"", resp.StatusCode,
+			resp.Header.Get("WWW-Authenticate"))
 	}
-	if status, _, err := read(t, sv.url(), fetchOf(sv.blobOf(t)), "Authorization", "Bearer token"); status != 200 || err != nil {
+	if status, _, err := read(t, sv.url(), fetchOf(sv.blobOf(t)), "Authorization", "Bearer token"); status != 200 ||
+		err != nil {
 		t.Errorf("request with the token: got status %d, %v", status, err)
 	}
 	if bearer.Hits() != 1 {
@@ -214,7 +218,8 @@ func TestNoFilter(t *testing.T) {
 	if have, all := len(blobsIn(t, dir)), len(blobsIn(t, sv.dir)); have != all {
 		t.Errorf("stock git fetched %d of %d blobs, but a server without filters sends all", have, all)
 	}
-	_, got, err := read(t, sv.url(), bytes.NewReader(body(object.SHA1, "fetch", "want "+sv.head.String(), "filter blob:none", "done")))
+	_, got, err := read(t, sv.url(),
+		bytes.NewReader(body(object.SHA1, "fetch", "want "+sv.head.String(), "filter blob:none", "done")))
 	if packOf(got) != nil {
 		t.Errorf("a filter was accepted: %.100q, %v", got, err)
 	}
@@ -236,7 +241,8 @@ func TestNoV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if b, _ := io.ReadAll(resp.Body); strings.Contains(string(b), "version 2") || !strings.Contains(string(b), sv.head.String()+" HEAD") {
+	if b, _ := io.ReadAll(resp.Body); strings.Contains(string(b), "version 2") ||
+		!strings.Contains(string(b), sv.head.String()+" HEAD") {
 		t.Errorf("response is not of protocol version 0: %.100q", b)
 	}
 }
@@ -358,7 +364,8 @@ func TestWhichRequestsAFaultIsDoneTo(t *testing.T) {
 		{Fault{Skip: 3, Times: 1}, "---x--"},
 		{Fault{On: LsRefs}, "------"},
 		{Fault{On: Fetch, Times: 1}, "x-----"},
-		{Fault{Match: func(r Request) bool { return len(r.Wants) == 1 && r.Wants[0] == id && r.Repo == "a.git" }, Skip: 5}, "-----x"},
+		{Fault{Match: func(r Request) bool { return len(r.Wants) == 1 && r.Wants[0] == id && r.Repo == "a.git" }, Skip: 5},
+			"-----x"},
 		{Fault{Match: func(r Request) bool { return r.Depth > 0 }}, "------"},
 	} {
 		c.fault.Kind = Status

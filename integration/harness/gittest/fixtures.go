@@ -55,10 +55,11 @@ func (r *Repo) Tricky() (object.ID, error) {
 		"links/absolute":  {Data: []byte("/etc/hostname"), Mode: symlink},
 		"links/bytes":     {Data: []byte("../latin1-\xe9t\xe9"), Mode: symlink},
 		"links/long":      {Data: []byte(strings.Repeat("d/", 1000) + "end"), Mode: symlink},
-		".gitmodules":     {Data: []byte("[submodule \"elsewhere\"]\n\tpath = " + TrickyGitlink + "\n\turl = https://example.invalid/elsewhere.git\n")},
-		TrickyGitlink:     {Data: bytes.Repeat([]byte("1"), 2*r.format.Size()), Mode: gitlink},
-		"same/a":          {Data: []byte("the same content\n")},
-		"same/b":          {Data: []byte("the same content\n")},
+		".gitmodules": {Data: []byte("[submodule \"elsewhere\"]\n\tpath = " + TrickyGitlink +
+			"\n\turl = https://example.invalid/elsewhere.git\n")},
+		TrickyGitlink: {Data: bytes.Repeat([]byte("1"), 2*r.format.Size()), Mode: gitlink},
+		"same/a":      {Data: []byte("the same content\n")},
+		"same/b":      {Data: []byte("the same content\n")},
 		strings.Repeat("deep/", TrickyDepth) + "bottom":                           {Data: []byte("deep\n")},
 		strings.Repeat(strings.Repeat("l", trickyLongName)+"/", 10) + "long path": {Data: []byte("long path\n")},
 	}

@@ -11,9 +11,9 @@
 // An answer is the body of a response. The number of objects in a pack comes from the pack's header; to count blobs,
 // the pack is read. A round trip is a request or the opening of a connection.
 //
-// Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: while one of them is held, no
-// other lock is acquired, and no read, write or wait for a process is done. records.mu (which is held while files are read)
-// and dialogue.mu are acquired before them, in this order.
+// Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: while one of them is held,
+// no other lock is acquired, and no read, write or wait for a process is done. records.mu (which is held while files
+// are read) and dialogue.mu are acquired before them, in this order.
 package gittest
 
 import (
@@ -44,7 +44,8 @@ func Env() []string {
 		env = append(env, e)
 	}
 	return append(env, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
-		"GIT_AUTHOR_NAME=gittest", "GIT_AUTHOR_EMAIL=gittest@localhost", "GIT_COMMITTER_NAME=gittest", "GIT_COMMITTER_EMAIL=gittest@localhost",
+		"GIT_AUTHOR_NAME=gittest", "GIT_AUTHOR_EMAIL=gittest@localhost", "GIT_COMMITTER_NAME=gittest",
+		"GIT_COMMITTER_EMAIL=gittest@localhost",
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 }
 

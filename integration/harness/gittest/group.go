@@ -54,7 +54,8 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	for {
 		// With WNOWAIT, the ended process remains a zombie, so that no other process gets the ID of the group that is
 		// killed below.
-		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(cmd.Process.Pid), uintptr(unsafe.Pointer(&info)), wExited|wNoWait, 0, 0)
+		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(cmd.Process.Pid), uintptr(unsafe.Pointer(&info)),
+			wExited|wNoWait, 0, 0)
 		if e != syscall.EINTR {
 			break
 		}

@@ -34,7 +34,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := h.s.log.begin(asked)
 	t := h.s.newTally(e, h.backend.repoDir(asked.Repo))
 	defer t.over()
-	a := &reply{w: w, control: http.NewResponseController(w), tally: t, gates: gates{faults: faults, closed: r.Context().Done()}}
+	a := &reply{w: w, control: http.NewResponseController(w), tally: t,
+		gates: gates{faults: faults, closed: r.Context().Done()}}
 	if err := h.answer(a, r, &arriving{body, h.s.log, e}, faults, asked); err != nil {
 		// Abort the connection, so that the client does not mistake an incomplete answer for a complete one.
 		panic(http.ErrAbortHandler)

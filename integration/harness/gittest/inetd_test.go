@@ -103,7 +103,8 @@ func forEachInetd(t *testing.T, o ServerOptions, test func(t *testing.T, s *Serv
 func TestInetdClones(t *testing.T) {
 	forEachInetd(t, ServerOptions{}, func(t *testing.T, s *Server, r *Repo, git inetdClient) {
 		dir := filepath.Join(t.TempDir(), "clone")
-		if _, err := git(t.Context(), "-c", "protocol.version=2", "clone", "--quiet", "--no-checkout", "--filter=blob:none", s.URL("a b.git"), dir); err != nil {
+		if _, err := git(t.Context(), "-c", "protocol.version=2", "clone", "--quiet", "--no-checkout", "--filter=blob:none",
+			s.URL("a b.git"), dir); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(blobsIn(t, dir)); n != 0 {
@@ -125,18 +126,19 @@ func TestInetdClones(t *testing.T) {
 }
 
 func TestInetdSettings(t *testing.T) {
-	forEachInetd(t, ServerOptions{Config: []string{"uploadpack.hideRefs=refs/heads/hidden"}}, func(t *testing.T, s *Server, r *Repo, git inetdClient) {
-		if _, err := r.Commit("hidden", map[string]File{"f": {}}, "unseen"); err != nil {
-			t.Fatal(err)
-		}
-		refs, err := git(t.Context(), "ls-remote", s.URL("a b.git"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(refs, "refs/heads/main") || strings.Contains(refs, "hidden") {
-			t.Errorf("refs are\n%s", refs)
-		}
-	})
+	forEachInetd(t, ServerOptions{Config: []string{"uploadpack.hideRefs=refs/heads/hidden"}},
+		func(t *testing.T, s *Server, r *Repo, git inetdClient) {
+			if _, err := r.Commit("hidden", map[string]File{"f": {}}, "unseen"); err != nil {
+				t.Fatal(err)
+			}
+			refs, err := git(t.Context(), "ls-remote", s.URL("a b.git"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(refs, "refs/heads/main") || strings.Contains(refs, "hidden") {
+				t.Errorf("refs are\n%s", refs)
+			}
+		})
 }
 
 func TestInetdCutAndDown(t *testing.T) {

@@ -240,7 +240,8 @@ func (r Request) row() string {
 		is     bool
 	}{
 		{"depth=%v", r.Depth, r.Depth > 0}, {"filter=%v", r.Filter, r.Filter != ""}, {"haves=%v", r.Haves, r.Haves > 0},
-		{"prefixes=%v", len(r.Prefixes), len(r.Prefixes) > 0}, {"v%v", r.Version, r.Version != 2}, {"%v", r.Path, r.Command == Other},
+		{"prefixes=%v", len(r.Prefixes), len(r.Prefixes) > 0}, {"v%v", r.Version, r.Version != 2},
+		{"%v", r.Path, r.Command == Other},
 	} {
 		if a.is {
 			asked = append(asked, fmt.Sprintf(a.format, a.value))

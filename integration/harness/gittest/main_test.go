@@ -79,7 +79,8 @@ func (sv *served) url() string { return sv.URL("a.git") }
 func blobsIn(t testing.TB, dir string) map[object.ID]int {
 	t.Helper()
 	blobs := map[object.ID]int{}
-	for line := range strings.Lines(gitIn(t, dir, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype) %(objectname)")) {
+	for line := range strings.Lines(gitIn(t, dir, "cat-file", "--batch-all-objects",
+		"--batch-check=%(objecttype) %(objectname)")) {
 		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "blob "); ok {
 			blobs[object.MustID(id)] = 1
 		}

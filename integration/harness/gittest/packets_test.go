@@ -83,14 +83,19 @@ func TestParseAsk(t *testing.T) {
 		want Request
 	}{
 		"fetch": {fetchBody(object.SHA1, id), Request{Command: Fetch, Version: 2, Wants: []object.ID{id}}},
-		"fetch of all kinds": {body(object.SHA256, "fetch", "want "+other.String(), "have "+other.String(), "have "+other.String(), "shallow "+other.String(), "deepen 3", "filter tree:0", "want-ref refs/heads/main"),
-			Request{Command: Fetch, Version: 2, Wants: []object.ID{other}, Haves: 2, Shallow: 1, Depth: 3, Filter: "tree:0", WantRefs: []string{"refs/heads/main"}, format: object.SHA256}},
-		"ls-refs":     {body(object.SHA1, "ls-refs", "peel", "ref-prefix HEAD"), Request{Command: LsRefs, Version: 2, Prefixes: []string{"HEAD"}}},
-		"object-info": {body(object.SHA1, "object-info", "size", "oid "+id.String()), Request{Command: ObjectInfo, Version: 2, Wants: []object.ID{id}}},
-		"unknown":     {body(object.SHA1, "dance"), Request{Command: Other, Version: 2}},
-		"v0":          {lines("want "+id.String()+" multi_ack side-band-64k\n", "want "+id.String()+"\n", "deepen 1\n", "flush", "done\n"), Request{Command: Fetch, Wants: []object.ID{id, id}, Depth: 1}},
-		"empty":       {nil, Request{Command: Other}},
-		"noise":       {[]byte("GET / HTTP/1.1"), Request{Command: Other}},
+		"fetch of all kinds": {body(object.SHA256, "fetch", "want "+other.String(), "have "+other.String(),
+			"have "+other.String(), "shallow "+other.String(), "deepen 3", "filter tree:0", "want-ref refs/heads/main"),
+			Request{Command: Fetch, Version: 2, Wants: []object.ID{other}, Haves: 2, Shallow: 1, Depth: 3, Filter: "tree:0",
+				WantRefs: []string{"refs/heads/main"}, format: object.SHA256}},
+		"ls-refs": {body(object.SHA1, "ls-refs", "peel", "ref-prefix HEAD"),
+			Request{Command: LsRefs, Version: 2, Prefixes: []string{"HEAD"}}},
+		"object-info": {body(object.SHA1, "object-info", "size", "oid "+id.String()),
+			Request{Command: ObjectInfo, Version: 2, Wants: []object.ID{id}}},
+		"unknown": {body(object.SHA1, "dance"), Request{Command: Other, Version: 2}},
+		"v0": {lines("want "+id.String()+" multi_ack side-band-64k\n", "want "+id.String()+"\n", "deepen 1\n",
+			"flush", "done\n"), Request{Command: Fetch, Wants: []object.ID{id, id}, Depth: 1}},
+		"empty": {nil, Request{Command: Other}},
+		"noise": {[]byte("GET / HTTP/1.1"), Request{Command: Other}},
 	} {
 		if got := parseAsk(c.body); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)

@@ -105,7 +105,9 @@ func FuzzCountPack(f *testing.F) {
 		var s strings.Builder
 		for n := range 3 {
 			data := strings.Repeat("the same line\n", 30) + fmt.Sprint(n)
-			fmt.Fprintf(&s, "commit refs/heads/main\ncommitter a <a@b> 1600000000 +0000\ndata 0\nM 100644 inline f\ndata %d\n%s\n", len(data), data)
+			fmt.Fprintf(&s,
+				"commit refs/heads/main\ncommitter a <a@b> 1600000000 +0000\ndata 0\nM 100644 inline f\ndata %d\n%s\n",
+				len(data), data)
 		}
 		if _, err := run(f.Context(), dir, strings.NewReader(s.String()), nil, "fast-import", "--quiet"); err != nil {
 			f.Fatal(err)

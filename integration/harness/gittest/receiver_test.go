@@ -36,7 +36,8 @@ func TestReceiver(t *testing.T) {
 	if err := r.Decline("not today"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Git(t.Context(), work, "push", "-q", web.URL("r.git"), "main:more"); err == nil || !strings.Contains(err.Error(), "not today") {
+	if _, err := Git(t.Context(), work, "push", "-q", web.URL("r.git"), "main:more"); err == nil ||
+		!strings.Contains(err.Error(), "not today") {
 		t.Errorf("declined: %v", err)
 	}
 	if err := r.Accept(); err != nil {
@@ -57,7 +58,8 @@ func TestReceiver(t *testing.T) {
 		}
 	}
 	last := all[len(all)-1]
-	if strings.Join(main, " ") != strings.Join(tips, " ") || last.Push != 4 || !last.New.IsZero() || last.Old.String() != tips[0] {
+	if strings.Join(main, " ") != strings.Join(tips, " ") || last.Push != 4 || !last.New.IsZero() ||
+		last.Old.String() != tips[0] {
 		t.Errorf("updates %+v, want %q", all, tips)
 	}
 	refs, err := r.Refs()

@@ -45,7 +45,8 @@ func New(dir string, o RepoOptions) (*Repo, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make repository: %w", err)
 	}
-	if _, err := r.git("init", "--quiet", "--bare", "--initial-branch=main", "--object-format="+o.Format.String()); err != nil {
+	if _, err := r.git("init", "--quiet", "--bare", "--initial-branch=main",
+		"--object-format="+o.Format.String()); err != nil {
 		return nil, fmt.Errorf("make repository: %w", err)
 	}
 	for _, key := range []string{"uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"} {
@@ -104,7 +105,8 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 	defer in.Close()
 	// unpackLimit=1 stores the objects in a pack, because creating thousands of loose files would take most of the
 	// time.
-	printed, err := run(context.Background(), r.Path, in, nil, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet", "--done", "--date-format=raw")
+	printed, err := run(context.Background(), r.Path, in, nil, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet",
+		"--done", "--date-format=raw")
 	if err != nil {
 		return nil, fmt.Errorf("commit to %s: %w", branch, err)
 	}

@@ -48,11 +48,13 @@ func TestCommit(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
 			r := newRepo(t, f)
-			one, err := r.Commit("main", map[string]File{"a": {Data: []byte("A")}, "dir/b": {Mode: executable}, "dir/l": {Data: []byte("b"), Mode: symlink}}, "one")
+			one, err := r.Commit("main", map[string]File{"a": {Data: []byte("A")}, "dir/b": {Mode: executable},
+				"dir/l": {Data: []byte("b"), Mode: symlink}}, "one")
 			if err != nil {
 				t.Fatal(err)
 			}
-			two, err := r.Commit("main", map[string]File{"dir": {Delete: true}, "c": {Data: []byte("data 3\nC\n")}}, "two\n\nwith a body")
+			two, err := r.Commit("main", map[string]File{"dir": {Delete: true}, "c": {Data: []byte("data 3\nC\n")}},
+				"two\n\nwith a body")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +69,8 @@ func TestCommit(t *testing.T) {
 				return id
 			}
 			for commit, want := range map[object.ID]map[string]string{
-				one: {"a": "100644 blob " + content("A").String(), "dir/b": "100755 blob " + content("").String(), "dir/l": "120000 blob " + content("b").String()},
+				one: {"a": "100644 blob " + content("A").String(), "dir/b": "100755 blob " + content("").String(),
+					"dir/l": "120000 blob " + content("b").String()},
 				two: {"a": "100644 blob " + content("A").String(), "c": "100644 blob " + content("data 3\nC\n").String()},
 			} {
 				if got := r.list(t, commit); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -85,7 +88,8 @@ func TestCommit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := r.must(t, "rev-parse", "light", "v1^{commit}", "v1"); got != fmt.Sprintf("%s\n%s\n%s", one, two, tag) || tag == two {
+			if got := r.must(t, "rev-parse", "light", "v1^{commit}", "v1"); got != fmt.Sprintf("%s\n%s\n%s", one, two, tag) ||
+				tag == two {
 				t.Errorf("tags are %s", got)
 			}
 		})
@@ -151,7 +155,8 @@ func TestTricky(t *testing.T) {
 					t.Errorf("%d of mode %s, want %d", kinds[mode], mode, want)
 				}
 			}
-			for _, path := range []string{"latin1-\xe9t\xe9", "new\nline", strings.Repeat("n", 255), strings.Repeat("deep/", 40) + "bottom", TrickyGitlink, "empty"} {
+			for _, path := range []string{"latin1-\xe9t\xe9", "new\nline", strings.Repeat("n", 255),
+				strings.Repeat("deep/", 40) + "bottom", TrickyGitlink, "empty"} {
 				if list[path] == "" {
 					t.Errorf("%q is not there", path)
 				}

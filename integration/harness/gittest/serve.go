@@ -83,7 +83,8 @@ func newServer(scheme string, o ServerOptions) (*Server, error) {
 		os.RemoveAll(home)
 		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
 	}
-	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap, finishPushes: o.FinishPushes, stderr: o.Stderr,
+	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap,
+		finishPushes: o.FinishPushes, stderr: o.Stderr,
 		log: newLog(o.Each), readers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	s.link.opened = s.log.connection
 	s.link.rtt.Store(int64(o.RTT))
@@ -112,9 +113,10 @@ func Serve(o ServerOptions) (*Server, error) {
 	inner := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	s.link.dial = inner.dial
 	h := &handler{s: s, backend: backend{s, path}}
-	web := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, connKey{}, c.(*pipeConn).number)
-	}}
+	web := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c.(*pipeConn).number)
+		}}
 	s.wg.Go(func() { web.Serve(inner) })
 	s.shutdown = append(s.shutdown, func() { web.Close() })
 	if err := s.open(o.Addr); err != nil {

@@ -60,12 +60,16 @@ func TestLogIsTheTruthOfClones(t *testing.T) {
 				last := fetches[len(fetches)-1]
 				objects := strings.Count(gitIn(t, dir, "cat-file", "--batch-all-objects", "--batch-check"), "\n") + 1
 				if last.Objects != objects || last.Blobs != total || last.PackErr != "" {
-					t.Errorf("log: got %d objects, %d blobs, error %q; the client has %d and %d", last.Objects, last.Blobs, last.PackErr, objects, total)
+					t.Errorf("log: got %d objects, %d blobs, error %q; the client has %d and %d", last.Objects, last.Blobs,
+						last.PackErr, objects, total)
 				}
-				if last.Depth != c.depth || last.Filter != c.filter || last.Version != c.version || last.Status != 200 || !slices.Contains(last.Wants, sv.head) {
-					t.Errorf("log entry: got %v (version %d, depth %d, filter %q, wants %v)", last, last.Version, last.Depth, last.Filter, last.Wants)
+				if last.Depth != c.depth || last.Filter != c.filter || last.Version != c.version || last.Status != 200 ||
+					!slices.Contains(last.Wants, sv.head) {
+					t.Errorf("log entry: got %v (version %d, depth %d, filter %q, wants %v)", last, last.Version, last.Depth,
+						last.Filter, last.Wants)
 				}
-				if last.At.IsZero() || last.FirstByte <= 0 || last.Duration < last.FirstByte || last.BytesIn == 0 || last.BytesOut == 0 || last.Repo != "a.git" {
+				if last.At.IsZero() || last.FirstByte <= 0 || last.Duration < last.FirstByte || last.BytesIn == 0 ||
+					last.BytesOut == 0 || last.Repo != "a.git" {
 					t.Errorf("log entry is implausible: %+v", last)
 				}
 			})
@@ -82,7 +86,8 @@ func TestLogOfSingleBlobs(t *testing.T) {
 		// the body of the last request has more than 1 KiB, so git compresses it
 		for _, n := range []int{1, 2, len(ids)} {
 			sv.Log().Reset()
-			args := []string{"-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "origin"}
+			args := []string{"-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags", "--no-write-fetch-head",
+				"--filter=blob:none", "origin"}
 			want := map[object.ID]int{}
 			for _, id := range ids[:n] {
 				args, want[id] = append(args, id.String()), 1
@@ -158,9 +163,12 @@ func TestLogOfRawRequests(t *testing.T) {
 		}{
 			{"plain", bytes.NewReader(fetchBody(format, id)), nil, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
 			{"gzip", &zipped, []string{"Content-Encoding", "gzip"}, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
-			{"chunked", io.MultiReader(bytes.NewReader(fetchBody(format, id))), nil, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
-			{"object-info", bytes.NewReader(body(format, "object-info", "size", "oid "+id.String())), nil, Request{Command: ObjectInfo}, id.String() + " " + size},
-			{"ls-refs", bytes.NewReader(body(format, "ls-refs", "ref-prefix refs/heads/", "ref-prefix refs/tags/")), nil, Request{Command: LsRefs}, sv.head.String() + " refs/heads/main"},
+			{"chunked", io.MultiReader(bytes.NewReader(fetchBody(format, id))), nil,
+				Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
+			{"object-info", bytes.NewReader(body(format, "object-info", "size", "oid "+id.String())), nil,
+				Request{Command: ObjectInfo}, id.String() + " " + size},
+			{"ls-refs", bytes.NewReader(body(format, "ls-refs", "ref-prefix refs/heads/", "ref-prefix refs/tags/")), nil,
+				Request{Command: LsRefs}, sv.head.String() + " refs/heads/main"},
 		} {
 			sv.Log().Reset()
 			sent := 0
@@ -176,14 +184,17 @@ func TestLogOfRawRequests(t *testing.T) {
 				t.Fatalf("%s: got %d requests", c.name, len(all))
 			}
 			r := all[0]
-			if r.Command != c.want.Command || r.Objects != c.want.Objects || r.Blobs != c.want.Blobs || r.BytesOut != int64(len(got)) || sent > 0 && r.BytesIn != int64(sent) {
+			if r.Command != c.want.Command || r.Objects != c.want.Objects || r.Blobs != c.want.Blobs ||
+				r.BytesOut != int64(len(got)) || sent > 0 && r.BytesIn != int64(sent) {
 				t.Errorf("%s: got log entry %v and %d bytes", c.name, r, len(got))
 			}
-			if n := len(r.Wants); r.Command != LsRefs && (n != 1 || r.Wants[0] != id) || r.Command == LsRefs && len(r.Prefixes) != 2 {
+			if n := len(r.Wants); r.Command != LsRefs && (n != 1 || r.Wants[0] != id) ||
+				r.Command == LsRefs && len(r.Prefixes) != 2 {
 				t.Errorf("%s: got wants %v, prefixes %v", c.name, r.Wants, r.Prefixes)
 			}
 		}
-		if status, _, err := read(t, sv.url(), strings.NewReader("no gzip"), "Content-Encoding", "gzip"); status != 400 || err != nil {
+		if status, _, err := read(t, sv.url(), strings.NewReader("no gzip"), "Content-Encoding", "gzip"); status != 400 ||
+			err != nil {
 			t.Errorf("a body that is not gzip: got status %d, %v", status, err)
 		}
 	})
@@ -216,7 +227,8 @@ func TestRoundTripsAreConnectionsAndRequests(t *testing.T) {
 	if l := sv.Log(); l.Connections() != 1 || l.RoundTrips() != 5 || len(l.Requests()) != 4 {
 		t.Errorf("got %d connections and %d round trips, want 1 and 5\n%s", l.Connections(), l.RoundTrips(), l)
 	}
-	if table := sv.Log().String(); !strings.Contains(table, "4 requests on 1 connections, 5 round trips: 4 wants, 4 objects, 4 blobs") {
+	if table := sv.Log().String(); !strings.Contains(table,
+		"4 requests on 1 connections, 5 round trips: 4 wants, 4 objects, 4 blobs") {
 		t.Errorf("the table has no sums:\n%s", table)
 	}
 	sv.SetRTT(0)
@@ -232,5 +244,6 @@ func TestEachHearsOfEveryRequestOnce(t *testing.T) {
 	gitIn(t, "", "clone", "-q", sv.url(), filepath.Join(t.TempDir(), "c"))
 	_, total := sv.Log().Blobs()
 	n := int64(len(sv.Log().Requests()))
-	await.Until(t, "Each was called for all requests", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
+	await.Until(t, "Each was called for all requests",
+		func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
 }

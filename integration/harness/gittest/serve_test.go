@@ -178,7 +178,9 @@ func TestPushWhereTheRepositoryAllowsIt(t *testing.T) {
 
 // TestPushWithWarnings checks a push during which git sends messages before it has read the whole pack.
 func TestPushWithWarnings(t *testing.T) {
-	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true", "receive.fsckObjects=true", "receive.unpackLimit=1"}, Bandwidth: 4 << 20})
+	sv := start(t,
+		ServerOptions{Config: []string{"http.receivepack=true", "receive.fsckObjects=true", "receive.unpackLimit=1"},
+			Bandwidth: 4 << 20})
 	work := t.TempDir()
 	gitIn(t, work, "init", "-q", "-b", "main")
 	write := func(kind string, data []byte) string {
@@ -206,8 +208,10 @@ func bigRepo(t *testing.T, root string, n int) object.ID {
 	t.Helper()
 	dir := filepath.Join(root, "big.git")
 	gitIn(t, "", "init", "-q", "--bare", "-b", "main", dir)
-	head := fmt.Sprintf("commit refs/heads/main\ncommitter a <a@b> 1600000000 +0000\ndata 0\nM 100644 inline big\ndata %d\n", n)
-	if _, err := run(t.Context(), dir, io.MultiReader(strings.NewReader(head), bytes.NewReader(noise(n))), nil, "-c", "core.compression=0", "fast-import", "--quiet"); err != nil {
+	head :=
+		fmt.Sprintf("commit refs/heads/main\ncommitter a <a@b> 1600000000 +0000\ndata 0\nM 100644 inline big\ndata %d\n", n)
+	if _, err := run(t.Context(), dir, io.MultiReader(strings.NewReader(head), bytes.NewReader(noise(n))), nil, "-c",
+		"core.compression=0", "fast-import", "--quiet"); err != nil {
 		t.Fatal(err)
 	}
 	return object.MustID(gitIn(t, dir, "rev-parse", "main:big"))
@@ -251,11 +255,13 @@ func TestLargeAnswersStream(t *testing.T) {
 		}
 		resp.Body.Close()
 		r := c.s.Log().Fetches()
-		if last := r[len(r)-1]; n < size || last.BytesOut != n || last.Objects != 1 || last.Blobs != c.blobs || last.PackErr != "" {
+		if last := r[len(r)-1]; n < size || last.BytesOut != n || last.Objects != 1 || last.Blobs != c.blobs ||
+			last.PackErr != "" {
 			t.Errorf("%s: %d bytes came, logged as %v", c.name, n, last)
 		}
 		if limit := before.HeapAlloc + 48<<20; peak > limit {
-			t.Errorf("%s: heap grew from %d to %d MiB under an answer of %d MiB", c.name, before.HeapAlloc>>20, peak>>20, size>>20)
+			t.Errorf("%s: heap grew from %d to %d MiB under an answer of %d MiB", c.name, before.HeapAlloc>>20,
+				peak>>20, size>>20)
 		}
 	}
 }
@@ -269,7 +275,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	defer s.Close()
 	open := func() *http.Response {
-		resp, err := post(t, &http.Client{Transport: &http.Transport{}}, s.URL("big.git"), bytes.NewReader(fetchBody(object.SHA1, id)))
+		resp, err := post(t, &http.Client{Transport: &http.Transport{}}, s.URL("big.git"),
+			bytes.NewReader(fetchBody(object.SHA1, id)))
 		if err != nil {
 			t.Fatal(err)
 		}

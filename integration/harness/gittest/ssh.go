@@ -64,7 +64,8 @@ func (s *Server) prepareSSH() (string, error) {
 		}
 	}
 	for _, key := range []string{"host", "client"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", s.sshFile(key)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f",
+			s.sshFile(key)).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("make ssh key: %w: %s", err, bytes.TrimSpace(out))
 		}
 	}
@@ -86,7 +87,8 @@ func (s *Server) prepareSSH() (string, error) {
 		"UseDNS no",
 		"LogLevel ERROR",
 	}, "\n") + "\n"
-	for name, content := range map[string]string{"config": config, "session": session, "known_hosts": "* " + string(host)} {
+	for name, content := range map[string]string{"config": config, "session": session,
+		"known_hosts": "* " + string(host)} {
 		if err := os.WriteFile(s.sshFile(name), []byte(content), 0o600); err != nil {
 			return "", fmt.Errorf("prepare sshd: %w", err)
 		}
@@ -95,7 +97,9 @@ func (s *Server) prepareSSH() (string, error) {
 		return "", fmt.Errorf("prepare sshd: %w", err)
 	}
 	return "ssh -F /dev/null -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityAgent=none -o LogLevel=ERROR -o StrictHostKeyChecking=yes" +
-		" -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" + s.sshFile("known_hosts") + " -i " + s.sshFile("client"), nil
+			" -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" + s.sshFile("known_hosts") + " -i " +
+			s.sshFile("client"),
+		nil
 }
 
 // sessionEnv returns the option of sshd that sets environment variables for git and for the session script. They have

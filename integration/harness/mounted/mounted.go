@@ -95,15 +95,19 @@ func New(t testing.TB, f object.Format) *Place {
 	if _, err := origin.Sized(4, 5); err != nil {
 		t.Fatal(err)
 	}
-	p := &Place{T: t, Origin: origin, Store: filepath.Join(root, "store"), Git: filepath.Join(root, "git"), Work: filepath.Join(root, "work"), Session: filepath.Join(root, "session.git"), Format: f}
+	p := &Place{T: t, Origin: origin, Store: filepath.Join(root, "store"), Git: filepath.Join(root, "git"),
+		Work: filepath.Join(root, "work"), Session: filepath.Join(root, "session.git"), Format: f}
 	p.Base = object.MustID(Run(t, origin.Path, "", "rev-parse", "main"))
 	Run(t, root, "", "clone", "-q", "--bare", "--filter=blob:none", "--no-local", "file://"+origin.Path, p.Store)
 	Run(t, root, "", "init", "-q", "--object-format="+f.String(), "-b", "main", "--separate-git-dir", p.Git, p.Work)
-	if err := os.WriteFile(filepath.Join(p.Git, "objects/info/alternates"), []byte(p.Store+"/objects\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(p.Git, "objects/info/alternates"), []byte(p.Store+"/objects\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range [][2]string{{"extensions.partialClone", "origin"}, {"remote.origin.url", "file://" + origin.Path}, {"remote.origin.promisor", "true"}, {"remote.origin.partialclonefilter", "blob:none"},
-		{"core.repositoryFormatVersion", "1"}, {"gc.auto", "0"}, {"user.name", "a"}, {"user.email", "a@b"}, {"remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"}} {
+	for _, c := range [][2]string{{"extensions.partialClone", "origin"}, {"remote.origin.url", "file://" + origin.Path},
+		{"remote.origin.promisor", "true"}, {"remote.origin.partialclonefilter", "blob:none"},
+		{"core.repositoryFormatVersion", "1"}, {"gc.auto", "0"}, {"user.name", "a"}, {"user.email", "a@b"},
+		{"remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"}} {
 		Run(t, p.Work, "", "config", c[0], c[1])
 	}
 	Run(t, p.Work, "", "update-ref", "refs/remotes/origin/main", p.Base.String())
@@ -120,7 +124,8 @@ func (p *Place) Open() (*session.Repo, error) {
 	if p.Repo != nil {
 		return p.Repo, nil
 	}
-	repo, err := session.OpenRepo(p.Session, session.RepoOptions{Format: p.Format, Session: SessionName, Remote: "file://" + p.Origin.Path,
+	repo, err := session.OpenRepo(p.Session, session.RepoOptions{Format: p.Format, Session: SessionName,
+		Remote: "file://" + p.Origin.Path,
 		Borrow: []string{p.Store + "/objects"}, Fresh: []string{p.Git + "/objects"}})
 	if err == nil {
 		p.Repo = repo
@@ -172,7 +177,8 @@ func (p *Place) Provide(ctx context.Context, wanted, along []object.ID) error {
 	for _, id := range append(wanted, along...) {
 		fmt.Fprintln(&in, id)
 	}
-	cmd := exec.CommandContext(ctx, "git", "fetch", "-q", "--no-tags", "--refmap=", "--filter=blob:none", "--stdin", "origin")
+	cmd := exec.CommandContext(ctx, "git", "fetch", "-q", "--no-tags", "--refmap=", "--filter=blob:none",
+		"--stdin", "origin")
 	cmd.Dir, cmd.Stdin, cmd.Env = p.Store, strings.NewReader(in.String()), gittest.Env()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -265,7 +271,8 @@ func (p *Place) Checkpoint(reason string) session.Checkpoint {
 	if err != nil {
 		p.T.Fatal(err)
 	}
-	checkpoint := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Tree: object.MustID(tree), State: object.MustID(state), Session: SessionName,
+	checkpoint := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Tree: object.MustID(tree),
+		State: object.MustID(state), Session: SessionName,
 		Lane: "main", Segment: 1, Reason: session.Reason(reason), Time: time.Now(), Base: p.Base, Head: p.Base}
 	content := checkpoint.Encode(before)
 	checkpoint.Commit = object.MustID(Run(p.T, p.Work, string(content), "hash-object", "-w", "-t", "commit", "--stdin"))
@@ -276,7 +283,8 @@ func (p *Place) Checkpoint(reason string) session.Checkpoint {
 	if err := repo.Write(p.T.Context(), copies.Objects()); err != nil {
 		p.T.Fatal(err)
 	}
-	if err := repo.Update(p.T.Context(), []session.RefChange{{Name: ref, Old: before, New: checkpoint.Commit}}); err != nil {
+	if err := repo.Update(p.T.Context(),
+		[]session.RefChange{{Name: ref, Old: before, New: checkpoint.Commit}}); err != nil {
 		p.T.Fatal(err)
 	}
 	return checkpoint

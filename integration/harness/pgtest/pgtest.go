@@ -1,5 +1,6 @@
-// Package pgtest starts PostgreSQL servers for tests and benchmarks. A server has its own data directory, listens only on a Unix
-// socket below it, and can be killed and started again. PostgreSQL refuses to run as root, so root runs it with an unprivileged user ID.
+// Package pgtest starts PostgreSQL servers for tests and benchmarks. A server has its own data directory, listens only
+// on a Unix socket below it, and can be killed and started again. PostgreSQL refuses to run as root, so root runs it
+// with an unprivileged user ID.
 package pgtest
 
 import (
@@ -76,7 +77,8 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create directory of PostgreSQL: %w", err)
 	}
-	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "max_connections=200",
+	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=",
+		"-c", "max_connections=200",
 		"-c", "dynamic_shared_memory_type=mmap"}}
 	if !o.Durable {
 		s.args = append(s.args, "-c", "fsync=off", "-c", "full_page_writes=off")
@@ -128,7 +130,8 @@ func (s *Server) create() error {
 			return fmt.Errorf("create directory of PostgreSQL: %w", err)
 		}
 	}
-	initdb := s.command("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D", filepath.Join(s.dir, "data"))
+	initdb := s.command("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C",
+		"-D", filepath.Join(s.dir, "data"))
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
@@ -175,7 +178,8 @@ func (s *Server) Restart() error {
 	}
 }
 
-// Kill kills all processes of the server with SIGKILL and waits for their end. It does nothing if the server is stopped.
+// Kill kills all processes of the server with SIGKILL and waits for their end. It does nothing if the server is
+// stopped.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +282,8 @@ func (s *Server) Query(database, sql string) (string, error) {
 func (s *Server) query(database, sql string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	psql := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", s.dir, "-U", "postgres", "-d", database, "-c", sql)
+	psql := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h",
+		s.dir, "-U", "postgres", "-d", database, "-c", sql)
 	psql.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=5"}
 	var stderr bytes.Buffer
 	psql.Stdout, psql.Stderr = out, &stderr

@@ -135,7 +135,8 @@ const attempts = 10
 // that the new value reaches. It repeats this check after a garbage collection.
 func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 	zeros := strings.Repeat("0", 2*r.format.Size())
-	push := records.Push{RepoID: r.ID, Updates: []records.RefUpdate{{Name: ref, Old: cmp.Or(old, zeros), New: cmp.Or(new, zeros)}}}
+	push := records.Push{RepoID: r.ID,
+		Updates: []records.RefUpdate{{Name: ref, Old: cmp.Or(old, zeros), New: cmp.Or(new, zeros)}}}
 	hash, err := r.unpushed()
 	if err != nil {
 		return err
@@ -201,7 +202,8 @@ func (r *Repo) check(ctx context.Context, hash, id string) (records.Version, err
 	if hash != "" {
 		for _, x := range []string{".pack", ".idx"} {
 			name := "pack-" + hash + x
-			if err := os.Link(filepath.Join(r.packDir(), name), filepath.Join(alone.Packs(), name)); err != nil && !os.IsExist(err) {
+			if err := os.Link(filepath.Join(r.packDir(), name), filepath.Join(alone.Packs(), name)); err != nil &&
+				!os.IsExist(err) {
 				return records.Version{}, err
 			}
 		}

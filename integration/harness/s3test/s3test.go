@@ -90,7 +90,8 @@ func (s *Server) URL(prefix string) string {
 // Run starts the server again after Kill, at the same address and with the same buckets.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
-	cmd := exec.Command(s.binary, "--port", s.Address, "--access", accessKey, "--secret", secretKey, "--quiet", "--keep-alive", "posix", s.Dir)
+	cmd := exec.Command(s.binary, "--port", s.Address, "--access", accessKey, "--secret", secretKey, "--quiet",
+		"--keep-alive", "posix", s.Dir)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start versitygw: %v", err)

@@ -37,7 +37,8 @@ func (b *bench) dormant() error {
 		}
 	}
 	n := int64(each * dormantRepos)
-	b.table.line(fmt.Sprintf("%d sessions of ten files, with a checkpoint and records, in %d repositories: pushed in", n, dormantRepos), "", true,
+	b.table.line(fmt.Sprintf("%d sessions of ten files, with a checkpoint and records, in %d repositories: pushed in", n,
+		dormantRepos), "", true,
 		seconds(time.Since(start)))
 	// restart the server, because an ended server leaves no write-ahead log of its database
 	if err := alone.again(b.ctx); err != nil {
@@ -54,13 +55,15 @@ func (b *bench) dormant() error {
 			for j := from; j < min(from+dormantMore, each); j++ {
 				names = append(names, fmt.Sprint("s", j))
 			}
-			if r, err := alone.c.Extensions().Archive(b.ctx, space, fmt.Sprint("dormant", i), names...); err != nil || len(r.Failed) > 0 {
+			if r, err := alone.c.Extensions().Archive(b.ctx, space, fmt.Sprint("dormant", i), names...); err != nil ||
+				len(r.Failed) > 0 {
 				return fmt.Errorf("archive: %w, %v", err, r.Failed)
 			}
 		}
 	}
 	took := time.Since(start)
-	b.table.line("archive all of them; each", "", true, fmt.Sprintf("%s; %s", seconds(took), seconds(took/time.Duration(n))))
+	b.table.line("archive all of them; each", "", true,
+		fmt.Sprintf("%s; %s", seconds(took), seconds(took/time.Duration(n))))
 	busy := resident(alone.pid())
 	if err := alone.again(b.ctx); err != nil {
 		return err
@@ -78,7 +81,8 @@ func (b *bench) dormant() error {
 	b.table.line("database: with the sessions as refs, with all archived, per archived session", "", true,
 		fmt.Sprintf("%s, %s, %d B", mib(before.database), mib(after.database), after.database/n))
 	b.table.line("memory of the server: empty, after archiving, started again with the archive", "< "+mib(goalRestMemory),
-		max(resident(alone.pid()), busy) < 2*goalRestMemory, fmt.Sprintf("%s, %s, %s", mib(empty), mib(busy), mib(resident(alone.pid()))))
+		max(resident(alone.pid()), busy) < 2*goalRestMemory,
+		fmt.Sprintf("%s, %s, %s", mib(empty), mib(busy), mib(resident(alone.pid()))))
 	start = time.Now()
 	listed := 0
 	for _, err := range alone.c.Extensions().Archived(b.ctx, space, "dormant0") {
@@ -89,7 +93,8 @@ func (b *bench) dormant() error {
 			break
 		}
 	}
-	b.table.line(fmt.Sprintf("list the first page of archived sessions (%d)", listed), "", true, seconds(time.Since(start)))
+	b.table.line(fmt.Sprintf("list the first page of archived sessions (%d)", listed), "", true,
+		seconds(time.Since(start)))
 	start = time.Now()
 	if err := alone.c.Extensions().Reopen(b.ctx, space, "dormant0", "s0", ""); err != nil {
 		return err
@@ -120,7 +125,8 @@ func databaseCalls(o *ours) (n int64) {
 	defer answer.Body.Close()
 	text, _ := io.ReadAll(answer.Body)
 	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(name, "artifactfs_server_database_duration_seconds_count") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok &&
+			strings.HasPrefix(name, "artifactfs_server_database_duration_seconds_count") {
 			var calls float64
 			fmt.Sscan(value, &calls)
 			n += int64(calls)
@@ -193,14 +199,16 @@ func (b *bench) fillSessions(o *ours, name string, sessions int) error {
 	if err := gitcmd.Run(cmd); err != nil {
 		return err
 	}
-	_, err = git(b.ctx, dir, r, "push", "-q", r.url, "refs/heads/main", "refs/heads/afs/*:refs/heads/afs/*", "refs/afs/*:refs/afs/*")
+	_, err = git(b.ctx, dir, r, "push", "-q", r.url, "refs/heads/main", "refs/heads/afs/*:refs/heads/afs/*",
+		"refs/afs/*:refs/afs/*")
 	return err
 }
 
 // writeSession writes the refs of a session in the format of git fast-import.
 func writeSession(out *bytes.Buffer, name string) error {
 	now := time.Now().UTC().Truncate(time.Second)
-	m := session.Meta{Version: 1, Session: name, Remote: "https://git.example/app.git", Ref: "refs/heads/main", Format: "sha1", Began: now,
+	m := session.Meta{Version: 1, Session: name, Remote: "https://git.example/app.git", Ref: "refs/heads/main",
+		Format: "sha1", Began: now,
 		State: session.Closed, Lanes: []session.Lane{}}
 	m.Title, m.Owner = "Session "+name+" of the measurement", "alice"
 	text, err := json.MarshalIndent(m, "", "  ")
@@ -227,7 +235,8 @@ func writeSession(out *bytes.Buffer, name string) error {
 	branch := "refs/heads/afs/" + name + "/main"
 	commit(branch, "refs/heads/main^0", files)
 	commit(session.SegmentRef(name, "main", 1), branch, map[string]string{"untracked-" + name: "text " + name + "\n"})
-	commit(session.TranscriptRef(name), "", map[string]string{"2026-01-01/none.jsonl": strings.Repeat(`{"type":"prompt","text":"`+name+`"}`+"\n", 20)})
+	commit(session.TranscriptRef(name), "",
+		map[string]string{"2026-01-01/none.jsonl": strings.Repeat(`{"type":"prompt","text":"`+name+`"}`+"\n", 20)})
 	commit(session.MetaRef(name), "", map[string]string{session.MetaFile: string(text) + "\n", "transitions.jsonl": ""})
 	return nil
 }

@@ -58,7 +58,8 @@ func makeRepository(dir string, files, commits int) error {
 	}
 	all := make(map[string]gittest.File, files)
 	for i := range files {
-		all[fmt.Sprintf("d%04d/f%05d.txt", i/100, i)] = gittest.File{Data: fmt.Appendf(nil, "file %d\n%s\n", i, strings.Repeat("some text of it ", 1+i%9))}
+		all[fmt.Sprintf("d%04d/f%05d.txt", i/100, i)] =
+			gittest.File{Data: fmt.Appendf(nil, "file %d\n%s\n", i, strings.Repeat("some text of it ", 1+i%9))}
 	}
 	if _, err := r.Commit("main", all, "All files"); err != nil {
 		return err
@@ -177,7 +178,8 @@ func (b *bench) push() error {
 
 // commit commits a new file in a clone.
 func (b *bench) commit(clone string, n int) error {
-	if err := os.WriteFile(filepath.Join(clone, fmt.Sprint("new", n)), fmt.Appendln(nil, "contents", n), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(clone, fmt.Sprint("new", n)), fmt.Appendln(nil, "contents", n),
+		0o644); err != nil {
 		return err
 	}
 	if _, err := git(b.ctx, clone, remote{}, "add", "-A"); err != nil {
@@ -226,7 +228,8 @@ func (b *bench) pushes() error {
 		medians = append(medians, times[len(times)/2])
 		memory = append(memory, mib(<-most))
 	}
-	b.table.times(fmt.Sprintf("%d pushes at the same time to %d repositories, until all are done", b.crowd, b.crowd), walls, 0)
+	b.table.times(fmt.Sprintf("%d pushes at the same time to %d repositories, until all are done", b.crowd, b.crowd),
+		walls, 0)
 	b.table.times("median of these pushes", medians, 0)
 	b.table.line("most memory of the server and its git processes meanwhile", "", true, memory...)
 	return nil

@@ -83,7 +83,8 @@ func (b *bench) fork() error {
 		}
 		texts = append(texts, kib(each))
 	}
-	b.table.line("disk space of a fork, without replicas", fmt.Sprintf("< %d KiB", goalForkBytes>>10), mine < goalForkBytes, texts...)
+	b.table.line("disk space of a fork, without replicas", fmt.Sprintf("< %d KiB", goalForkBytes>>10),
+		mine < goalForkBytes, texts...)
 	return nil
 }
 
@@ -169,9 +170,11 @@ func (b *bench) mount() error {
 	}
 	slices.Sort(parents)
 	slices.Sort(forks)
-	same := slices.Equal(slices.Compact(slices.Sorted(slices.Values(requests[0]))), slices.Compact(slices.Sorted(slices.Values(requests[1]))))
+	same := slices.Equal(slices.Compact(slices.Sorted(slices.Values(requests[0]))),
+		slices.Compact(slices.Sorted(slices.Values(requests[1]))))
 	b.table.line("first mount of a new fork, with ls; of the parent", "the same number of requests", same,
-		fmt.Sprintf("%s, %d requests; %s, %d requests", seconds(forks[rounds/2]), requests[1][0], seconds(parents[rounds/2]), requests[0][0]))
+		fmt.Sprintf("%s, %d requests; %s, %d requests", seconds(forks[rounds/2]), requests[1][0], seconds(parents[rounds/2]),
+			requests[0][0]))
 	return nil
 }
 
@@ -210,8 +213,10 @@ func (b *bench) atRest() error {
 		return err
 	}
 	rest := resident(alone.pid())
-	b.table.line(fmt.Sprintf("%d repositories, %d of them with a push: made in", b.rest, b.pushed), "", true, seconds(took))
-	b.table.line("memory of the server: without repositories, after making them, started again", "< "+mib(goalRestMemory), max(rest, busy) < goalRestMemory,
+	b.table.line(fmt.Sprintf("%d repositories, %d of them with a push: made in", b.rest, b.pushed), "", true,
+		seconds(took))
+	b.table.line("memory of the server: without repositories, after making them, started again", "< "+mib(goalRestMemory),
+		max(rest, busy) < goalRestMemory,
 		fmt.Sprintf("%s, %s, %s", mib(empty), mib(busy), mib(rest)))
 	each := (u.bytes - u.objects) / int64(b.rest)
 	b.table.line("disk space of each, without its objects", "<= "+kib(goalRestDisk), each <= goalRestDisk, kib(each))

@@ -61,8 +61,10 @@ func main() {
 	b := &bench{table: &table{}, based: map[string]remote{}}
 	flag.StringVar(&b.bin, "bin", "bin", "directory that contains the program artifactfs")
 	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea that contains the built program gitea")
-	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
-	only := flag.String("only", "", "run the measurements whose name matches (create|clone|push|checkpoint|crowd|fork|mount|rest|sessions|archive)")
+	flag.StringVar(&b.large, "large", "",
+		"bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
+	only := flag.String("only", "",
+		"run the measurements whose name matches (create|clone|push|checkpoint|crowd|fork|mount|rest|sessions|archive)")
 	flag.IntVar(&b.rounds, "rounds", 20, "number of repetitions of short measurements")
 	flag.IntVar(&b.crowd, "crowd", 100, "number of simultaneous pushes, each to a different repository")
 	flag.IntVar(&b.rest, "rest", 10_000, "number of idle repositories")
@@ -70,7 +72,8 @@ func main() {
 	flag.IntVar(&b.sessions, "sessions", 1000, "number of sessions that are created and mounted one after the other")
 	flag.IntVar(&b.archived, "archived", 10_000, "number of sessions that are archived")
 	flag.IntVar(&b.every, "every", 1, "mount only each N-th thin session; stock git pushes to the others")
-	flag.StringVar(&b.serve, "serve", "", "further flags of artifactfs serve, separated by spaces, such as -database and -objects")
+	flag.StringVar(&b.serve, "serve", "",
+		"further flags of artifactfs serve, separated by spaces, such as -database and -objects")
 	flag.Parse()
 	b.repos = flag.Args()
 	var err error
@@ -94,7 +97,8 @@ func main() {
 	}
 }
 
-// removeAll removes a directory. It does not if something is mounted below it, because that would remove the mount's files.
+// removeAll removes a directory. It does not if something is mounted below it, because that would remove the mount's
+// files.
 func removeAll(dir string) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(mounts), " "+dir+"/") {
@@ -145,7 +149,8 @@ func (b *bench) run() error {
 // start starts the servers.
 func (b *bench) start() error {
 	var err error
-	if b.ours, err = startOurs(b.ctx, filepath.Join(b.bin, "artifactfs"), b.path("ours"), strings.Fields(b.serve)...); err != nil {
+	if b.ours, err = startOurs(b.ctx, filepath.Join(b.bin, "artifactfs"), b.path("ours"),
+		strings.Fields(b.serve)...); err != nil {
 		return err
 	}
 	b.places = append(b.places, b.ours)

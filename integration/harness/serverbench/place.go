@@ -74,7 +74,8 @@ func (o *ours) start(ctx context.Context) error {
 	}
 	o.url = "http://" + o.addr
 	tokenFile := o.data + ".token"
-	o.cmd = exec.Command(o.program, append([]string{"serve", "--data", o.data, "--listen", o.addr, "--admin-token-file", tokenFile}, o.args...)...)
+	o.cmd = exec.Command(o.program,
+		append([]string{"serve", "--data", o.data, "--listen", o.addr, "--admin-token-file", tokenFile}, o.args...)...)
 	o.cmd.Env = gittest.Env()
 	o.cmd.Stdout, o.cmd.Stderr = o.log, o.log
 	o.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -33,7 +33,8 @@ type working struct {
 // workIn mounts a remote on a server with a new session. The session remote is the same repository.
 func (b *bench) workIn(p place, r remote) (*working, error) {
 	w := &working{b, b.path("state-" + p.name()), b.path("mount-" + p.name()), r}
-	_, err := b.afs(w.state, r, nil, "mount", r.url, w.dir, "--session", "work", "--session-remote", r.url, "--checkpoint", "off",
+	_, err := b.afs(w.state, r, nil, "mount", r.url, w.dir, "--session", "work", "--session-remote", r.url,
+		"--checkpoint", "off",
 		"--wait", "git", "--prefetch", "none", "--history", "none")
 	return w, err
 }
@@ -176,9 +177,12 @@ func (b *bench) manySessions() error {
 		}
 		first, last := times[0], times[len(times)-1]
 		slices.Sort(times)
-		b.table.line(fmt.Sprintf("%d %s of the large repository, %d of them mounted, changed, saved, unmounted", b.sessions, kind.name, len(times)),
-			"", true, fmt.Sprintf("create and mount: first %s, last %s, median %s, longest %s; %s stored for each (%s objects)", seconds(first),
-				seconds(last), seconds(times[len(times)/2]), seconds(times[len(times)-1]), kib((after.bytes-before.bytes)/int64(b.sessions)),
+		b.table.line(fmt.Sprintf("%d %s of the large repository, %d of them mounted, changed, saved, unmounted", b.sessions,
+			kind.name, len(times)),
+			"", true, fmt.Sprintf("create and mount: first %s, last %s, median %s, longest %s; %s stored for each (%s objects)",
+				seconds(first),
+				seconds(last), seconds(times[len(times)/2]), seconds(times[len(times)-1]),
+				kib((after.bytes-before.bytes)/int64(b.sessions)),
 				kib((after.objects-before.objects)/int64(b.sessions))))
 	}
 	if _, err := b.afs(b.path("state-sessions"), remote{}, nil, "unmount", "--all", "--timeout", "10s"); err != nil {
@@ -244,7 +248,8 @@ func (b *bench) forkSession(_ remote, i int, mount bool) (time.Duration, error) 
 func (b *bench) session(start time.Time, state string, r, own remote, name string) (time.Duration, error) {
 	dir := b.path("sessions", name)
 	both := remote{url: r.url, token: r.token, saved: own.token}
-	if _, err := b.afs(state, both, nil, "mount", r.url, dir, "--session", name, "--session-remote", own.url, "--checkpoint", "off",
+	if _, err := b.afs(state, both, nil, "mount", r.url, dir, "--session", name, "--session-remote", own.url,
+		"--checkpoint", "off",
 		"--prefetch", "none", "--history", "none"); err != nil {
 		return 0, err
 	}

@@ -26,7 +26,8 @@ func (j *job) newBlockFile(f *os.File, blocks int, mapped bool) (*blockFile, err
 	}
 	if mapped {
 		var err error
-		if b.mem, err = unix.Mmap(int(f.Fd()), 0, blocks*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		if b.mem, err = unix.Mmap(int(f.Fd()), 0, blocks*blockSize, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED); err != nil {
 			return nil, fmt.Errorf("map %s: %w", f.Name(), err)
 		}
 	}
@@ -261,7 +262,8 @@ func (j *job) closeNameless(b *blockFile, i int) error {
 	}
 	path := filepath.Join(j.dir, fmt.Sprintf("named%d", i))
 	err := again(func() error {
-		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()), unix.AT_FDCWD, path,
+			unix.AT_SYMLINK_FOLLOW)
 	})
 	if err == unix.ENOENT { // a file whose name was removed cannot get a new name
 		return b.close()

@@ -70,7 +70,8 @@ func Main() {
 	os.Unsetenv(jobVar)
 	seed, _ := strconv.ParseUint(spec[5], 10, 64)
 	j := &job{kind: spec[0], name: spec[1], mount: spec[2], dir: filepath.Join(spec[2], loadDir, spec[1]), plain: spec[3],
-		scratch: filepath.Join(spec[4], spec[1]), seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), out: bufio.NewWriter(os.Stdout)}
+		scratch: filepath.Join(spec[4], spec[1]), seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)),
+		out: bufio.NewWriter(os.Stdout)}
 	// standard input is closed when the job must end, or when the process that has started the job has ended
 	go func() {
 		io.Copy(io.Discard, os.Stdin)

@@ -25,7 +25,8 @@ type child struct {
 func (j *job) fork(env string) (*child, error) {
 	c := &child{cmd: exec.Command("/proc/self/exe")}
 	c.cmd.Args[0] = "torture-" + j.name
-	c.cmd.Env = append(os.Environ(), env, jobVar+"="+strings.Join([]string{j.kind, j.name, j.mount, j.plain, filepath.Dir(j.scratch), fmt.Sprint(j.seed + 100)}, "\n"))
+	c.cmd.Env = append(os.Environ(), env, jobVar+"="+
+		strings.Join([]string{j.kind, j.name, j.mount, j.plain, filepath.Dir(j.scratch), fmt.Sprint(j.seed + 100)}, "\n"))
 	c.cmd.Stdout, c.cmd.Stderr, c.cmd.Dir = &c.out, &c.out, "/"
 	var err error
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
@@ -131,15 +132,17 @@ func (j *job) build() error {
 	packages := []string{"a", "b", "c"}
 	write := func(round int) error {
 		for _, p := range packages {
-			source := fmt.Sprintf("package %s\n\nconst Round = %d\n\nfunc Say() string { return %q }\n", p, round, strings.Repeat(p, 300+round%7))
+			source := fmt.Sprintf("package %s\n\nconst Round = %d\n\nfunc Say() string { return %q }\n", p, round,
+				strings.Repeat(p, 300+round%7))
 			if err := os.WriteFile(filepath.Join(j.dir, p, p+".go"), []byte(source), 0o644); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	main := "package main\n\nimport (\n\t\"example.invalid/m/a\"\n\t\"example.invalid/m/b\"\n\t\"example.invalid/m/c\"\n)\n\n" +
-		"func main() { println(a.Round+b.Round+c.Round, len(a.Say()+b.Say()+c.Say())) }\n"
+	main :=
+		"package main\n\nimport (\n\t\"example.invalid/m/a\"\n\t\"example.invalid/m/b\"\n\t\"example.invalid/m/c\"\n)\n\n" +
+			"func main() { println(a.Round+b.Round+c.Round, len(a.Say()+b.Say()+c.Say())) }\n"
 	for _, p := range packages {
 		if err := os.Mkdir(filepath.Join(j.dir, p), 0o755); err != nil {
 			return err
@@ -153,7 +156,8 @@ func (j *job) build() error {
 	// The build cache is outside of the mount and shared by all runs, so that the Go runtime is not compiled for every
 	// mount. buildvcs is off, because go would run git status and hold the lock of the index while the job git needs
 	// it.
-	env := []string{"GOFLAGS=-mod=mod -p=1 -buildvcs=false", "GOWORK=off", "GOTOOLCHAIN=local", "GO111MODULE=on", "GOPROXY=off"}
+	env := []string{"GOFLAGS=-mod=mod -p=1 -buildvcs=false", "GOWORK=off", "GOTOOLCHAIN=local", "GO111MODULE=on",
+		"GOPROXY=off"}
 	for round := 1; !j.over(1); round++ {
 		if err := write(round); err != nil {
 			return err
@@ -208,13 +212,15 @@ var gitSteps = []string{
 }
 
 func (j *job) gitRound(clone string, round int) error {
-	env := []string{fmt.Sprintf("ROUND=%d", round), "LC_ALL=C", "GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+	env := []string{fmt.Sprintf("ROUND=%d", round), "LC_ALL=C", "GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=safe.directory",
+		"GIT_CONFIG_VALUE_0=*",
 		"GIT_CONFIG_KEY_1=gc.auto", "GIT_CONFIG_VALUE_1=0",
 		// By default, git derives the length of abbreviated IDs from the number of objects in packs. In a mount, blobs
 		// are not in packs, so the lengths would differ.
 		"GIT_CONFIG_KEY_2=core.abbrev", "GIT_CONFIG_VALUE_2=12"}
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {
-		env = append(env, "GIT_"+who+"_NAME=torture", "GIT_"+who+"_EMAIL=torture@localhost", fmt.Sprintf("GIT_%s_DATE=%d +0000", who, 1_700_000_000+round))
+		env = append(env, "GIT_"+who+"_NAME=torture", "GIT_"+who+"_EMAIL=torture@localhost",
+			fmt.Sprintf("GIT_%s_DATE=%d +0000", who, 1_700_000_000+round))
 	}
 	for _, step := range gitSteps {
 		// A failure of any command is an error. The shell changes the directory, because this process must not wait for
@@ -245,8 +251,10 @@ func (j *job) fio() error {
 	}
 	for i := 0; !j.over(1); i++ {
 		engine := []string{"psync", "mmap"}[i%2]
-		_, err := j.tool("/", nil, program, "--output-format=terse", "--name=verify", "--directory="+j.dir, "--ioengine="+engine, "--rw=randrw", "--rwmixread=50",
-			"--bs=4k-32k", "--size=4m", "--nrfiles=2", "--thread", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=64", "--verify_state_save=0",
+		_, err := j.tool("/", nil, program, "--output-format=terse", "--name=verify", "--directory="+j.dir,
+			"--ioengine="+engine, "--rw=randrw", "--rwmixread=50",
+			"--bs=4k-32k", "--size=4m", "--nrfiles=2", "--thread", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=64",
+			"--verify_state_save=0",
 			"--invalidate=1", "--end_fsync=1", "--rate_iops=400", fmt.Sprintf("--randseed=%d", j.seed+uint64(i)))
 		if err != nil {
 			return err

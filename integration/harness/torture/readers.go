@@ -226,7 +226,8 @@ func (j *job) watch() error {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, j.dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_TO|unix.IN_CLOSE_WRITE); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, j.dir,
+		unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVED_TO|unix.IN_CLOSE_WRITE); err != nil {
 		return fmt.Errorf("watch %s: %w", j.dir, err)
 	}
 	for i := 0; !j.over(4); i++ {
@@ -240,7 +241,8 @@ func (j *job) watch() error {
 		if err := os.Remove(filepath.Join(j.dir, b)); err != nil {
 			return err
 		}
-		want := []string{fmt.Sprint(unix.IN_CREATE, " ", a), fmt.Sprint(unix.IN_CLOSE_WRITE, " ", a), fmt.Sprint(unix.IN_MOVED_TO, " ", b), fmt.Sprint(unix.IN_DELETE, " ", b)}
+		want := []string{fmt.Sprint(unix.IN_CREATE, " ", a), fmt.Sprint(unix.IN_CLOSE_WRITE, " ", a),
+			fmt.Sprint(unix.IN_MOVED_TO, " ", b), fmt.Sprint(unix.IN_DELETE, " ", b)}
 		var got []string
 		buf := make([]byte, 4096)
 		for deadline := time.Now().Add(10 * time.Second); len(got) < len(want) && time.Now().Before(deadline); {

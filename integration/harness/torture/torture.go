@@ -102,8 +102,9 @@ func Start(o Options) (*Load, error) {
 		r := &running{name: fmt.Sprintf("%s-%d", kind, started.Add(1)), ready: make(chan struct{}), over: make(chan struct{})}
 		r.cmd = exec.Command("/proc/self/exe")
 		r.cmd.Args[0] = "torture-" + r.name // name that ps shows for the process
-		r.cmd.Env = append(append(os.Environ(), o.Env...), jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,
-			strconv.FormatUint(o.Seed+uint64(i), 10)}, "\n"))
+		r.cmd.Env = append(append(os.Environ(), o.Env...),
+			jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,
+				strconv.FormatUint(o.Seed+uint64(i), 10)}, "\n"))
 		// not the mount: the job changes its directory itself, because this process must not wait for the mount
 		r.cmd.Dir = "/"
 		r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -258,7 +259,8 @@ func (r *running) where() string {
 		stack, _ := os.ReadFile(filepath.Join(t, "stack"))
 		if s := string(stack); fields[0] == "D" || strings.Contains(s, "fuse_") {
 			comm, _ := os.ReadFile(filepath.Join(t, "comm"))
-			waits = append(waits, fmt.Sprintf("%s of %s (%s): %s", filepath.Base(t), strings.TrimSpace(string(comm)), fields[0], strings.Join(strings.Fields(s), " ")))
+			waits = append(waits, fmt.Sprintf("%s of %s (%s): %s", filepath.Base(t), strings.TrimSpace(string(comm)), fields[0],
+				strings.Join(strings.Fields(s), " ")))
 		}
 	}
 	if len(waits) == 0 {

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 func plain(t *testing.T) Options {
 	t.Helper()
 	root := t.TempDir()
-	o := Options{Mount: filepath.Join(root, "mount"), Plain: filepath.Join(root, "plain"), Scratch: filepath.Join(root, "scratch"), Seed: 1}
+	o := Options{Mount: filepath.Join(root, "mount"), Plain: filepath.Join(root, "plain"),
+		Scratch: filepath.Join(root, "scratch"), Seed: 1}
 	for i := range 300 {
 		path := filepath.Join(o.Plain, fmt.Sprintf("d%d", i%3), fmt.Sprintf("file%d", i))
 		if i%50 == 0 {
@@ -33,7 +34,8 @@ func plain(t *testing.T) Options {
 			t.Fatal(err)
 		}
 	}
-	script := `git init -q -b main && echo /load >> .git/info/exclude && git config user.name t && git config user.email t@localhost &&
+	script :=
+		`git init -q -b main && echo /load >> .git/info/exclude && git config user.name t && git config user.email t@localhost &&
 		git add . && git commit -q -m one && echo more >> work/0 && git commit -q -a -m two && git clone -q . ../mount && echo /load >> ../mount/.git/info/exclude`
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = o.Plain
@@ -97,7 +99,8 @@ func TestLoadFindsFaults(t *testing.T) {
 			if err := l.Ready(time.Minute); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(20 * time.Second); len(l.Errors()) == 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); len(l.Errors()) == 0 &&
+				time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 				cmd := exec.Command("sh", "-c", sabotage)
 				cmd.Env = append(os.Environ(), "MOUNT="+o.Mount, "DIR="+filepath.Join(o.Mount, loadDir, l.jobs[0].name))
 				cmd.Run() // an error is ignored, because the file may not exist at this moment
@@ -117,7 +120,8 @@ func TestLoadFindsFaults(t *testing.T) {
 
 func TestStalls(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	gaps := []Gap{{"read", ms(0), ms(5)}, {"read", ms(90), ms(150)}, {"create", ms(95), ms(130)}, {"read", ms(205), ms(300)}}
+	gaps := []Gap{{"read", ms(0), ms(5)}, {"read", ms(90), ms(150)}, {"create", ms(95), ms(130)},
+		{"read", ms(205), ms(300)}}
 	got := Stalls(gaps, []time.Duration{ms(100), ms(200), ms(400)})
 	if want := fmt.Sprint([]time.Duration{ms(50), ms(95), 0}); fmt.Sprint(got) != want {
 		t.Errorf("kinds of jobs: got %v, want %v", got, want)

@@ -44,7 +44,8 @@ func (v Victim) Processes() []Process {
 		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		words := strings.Split(string(bytes.TrimSuffix(args, []byte{0})), "\x00")
 		daemon, worker := slices.Contains(words, "daemon"), slices.Contains(words, v.Command)
-		if !daemon && !worker || !slices.ContainsFunc(words, func(w string) bool { return w == v.State || w == "--state="+v.State }) {
+		if !daemon && !worker || !slices.ContainsFunc(words,
+			func(w string) bool { return w == v.State || w == "--state="+v.State }) {
 			continue
 		}
 		stat, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
@@ -131,7 +132,8 @@ type Blow struct {
 // Strike sends n signals to the worker that serves, each after a random time of at most longest. It ends earlier if
 // stop returns true. One signal of eight is sent immediately, during a takeover. Another one is sent late, so that the
 // supervisor sees that a worker can run for some time.
-func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand, stop func() bool) ([]Blow, error) {
+func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand,
+	stop func() bool) ([]Blow, error) {
 	var blows []Blow
 	dead := 0
 	for len(blows) < n && !stop() {

@@ -83,11 +83,16 @@ const (
 
 // harmless contains the numbers of system calls that change no file. The tree is examined after all others.
 var harmless = map[uint64]bool{
-	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_BRK: true,
-	unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGPROCMASK: true, unix.SYS_GETDENTS64: true, unix.SYS_FCNTL: true, unix.SYS_GETCWD: true, unix.SYS_EXECVE: true,
-	unix.SYS_WAIT4: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_EXIT_GROUP: true, unix.SYS_DUP: true,
-	unix.SYS_PIPE2: true, unix.SYS_GETPID: true, unix.SYS_FUTEX: true, unix.SYS_IOCTL: true, unix.SYS_FACCESSAT: true, unix.SYS_READLINKAT: true, unix.SYS_STATX: true,
-	unix.SYS_CHDIR: true, unix.SYS_PRLIMIT64: true, unix.SYS_GETRANDOM: true, unix.SYS_SET_TID_ADDRESS: true, unix.SYS_SET_ROBUST_LIST: true, unix.SYS_RSEQ: true,
+	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_MMAP: true, unix.SYS_MUNMAP: true,
+	unix.SYS_MPROTECT: true, unix.SYS_BRK: true,
+	unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGPROCMASK: true, unix.SYS_GETDENTS64: true, unix.SYS_FCNTL: true,
+	unix.SYS_GETCWD: true, unix.SYS_EXECVE: true,
+	unix.SYS_WAIT4: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true,
+	unix.SYS_EXIT_GROUP: true, unix.SYS_DUP: true,
+	unix.SYS_PIPE2: true, unix.SYS_GETPID: true, unix.SYS_FUTEX: true, unix.SYS_IOCTL: true, unix.SYS_FACCESSAT: true,
+	unix.SYS_READLINKAT: true, unix.SYS_STATX: true,
+	unix.SYS_CHDIR: true, unix.SYS_PRLIMIT64: true, unix.SYS_GETRANDOM: true, unix.SYS_SET_TID_ADDRESS: true,
+	unix.SYS_SET_ROBUST_LIST: true, unix.SYS_RSEQ: true,
 }
 
 func init() {
@@ -169,7 +174,8 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 // call processes the start or the end of a system call of a traced process.
 func (f *film) call(pid int, changing map[int]bool) error {
 	var info callInfo
-	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info),
+		uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
 		if e == unix.ESRCH {
 			return nil
 		}
@@ -177,7 +183,8 @@ func (f *film) call(pid int, changing map[int]bool) error {
 	}
 	switch info.op {
 	case opEnter:
-		changing[pid] = !harmless[info.nr] && (info.nr != unix.SYS_OPENAT || info.args[2]&(unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC) != 0)
+		changing[pid] = !harmless[info.nr] && (info.nr != unix.SYS_OPENAT ||
+			info.args[2]&(unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC) != 0)
 	case opExit:
 		if changing[pid] {
 			changing[pid] = false

@@ -70,7 +70,8 @@ func (t Tally) Exact() int { return t.Found[Between] + t.Found[Moment] }
 func (t Tally) String() string {
 	return fmt.Sprintf("%d kills in %d steps: %d came back exactly (%d of between steps, %d of a moment within one), %d of several moments of a step, %d undecided, %d never were so; %d are as recorded, %d were before any checkpoint; "+
 		"%d promises held; at most %s of work and %s of moved refs lost",
-		t.Kills, t.Steps, t.Exact(), t.Found[Between], t.Found[Moment], t.Found[Blend], t.Found[Undecided], t.Found[Never], t.Recorded, t.Bare, t.Promises, t.Lost.Round(time.Millisecond), t.Behind.Round(time.Millisecond))
+		t.Kills, t.Steps, t.Exact(), t.Found[Between], t.Found[Moment], t.Found[Blend], t.Found[Undecided], t.Found[Never],
+		t.Recorded, t.Bare, t.Promises, t.Lost.Round(time.Millisecond), t.Behind.Round(time.Millisecond))
 }
 
 // hop is one state directory of a Journey, with its mount.
@@ -126,7 +127,8 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		if j.Saved == "" {
 			if err := j.discard(ctx, next); err != nil {
-				j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, h.state, next.state, err))
+				j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, h.state,
+					next.state, err))
 			}
 			if next, err = j.mount(ctx, ""); err != nil {
 				return j.tally, err
@@ -173,7 +175,8 @@ func (j *Journey) afs(ctx context.Context, h *hop, out any, args ...string) erro
 // mount starts or resumes a session in a new state directory.
 func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	j.hops++
-	h := &hop{state: filepath.Join(j.Base, fmt.Sprintf("s%d", j.hops)), dir: filepath.Join(j.Base, fmt.Sprintf("m%d", j.hops)), ledger: filepath.Join(j.Base, fmt.Sprintf("l%d", j.hops))}
+	h := &hop{state: filepath.Join(j.Base, fmt.Sprintf("s%d", j.hops)),
+		dir: filepath.Join(j.Base, fmt.Sprintf("m%d", j.hops)), ledger: filepath.Join(j.Base, fmt.Sprintf("l%d", j.hops))}
 	session := j.Session
 	if j.Saved == "" && saved == "" {
 		session = fmt.Sprintf("%s%d", session, j.hops)
@@ -203,7 +206,8 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 	if err := keepBeginning(ctx, h.dir, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
 		return killed, fmt.Errorf("save state at the beginning: %w", err)
 	}
-	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state}, Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})
+	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state},
+		Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})
 	if err != nil {
 		return killed, err
 	}
@@ -269,7 +273,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	// this command fails if a ref names an object that does not exist
 	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil {
-		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state, after.state, err))
+		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state,
+			after.state, err))
 	}
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
 	if len(log.Checkpoints) > 0 {
@@ -292,7 +297,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	for _, f := range v.Faults {
 		j.Log("%s", f)
-		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state, after.state, f))
+		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state,
+			after.state, f))
 	}
 	j.tally.Behind = max(j.tally.Behind, v.Behind)
 	j.tally.Promises += v.Newer
@@ -308,13 +314,16 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 			j.tally.Commits = append(j.tally.Commits, id)
 		}
 	}
-	j.Log("kill %d: %d lines of the ledger, checkpoint %s %s %s, lost %v, refs %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, finding, why, v.Lost.Round(time.Millisecond), v.Behind.Round(time.Millisecond), after.took.Round(time.Millisecond))
+	j.Log("kill %d: %d lines of the ledger, checkpoint %s %s %s, lost %v, refs %v, resumed in %v", j.tally.Kills,
+		len(ledger), s.ID, finding, why, v.Lost.Round(time.Millisecond), v.Behind.Round(time.Millisecond),
+		after.took.Round(time.Millisecond))
 	return nil
 }
 
 // prove compares the restored state with the checkpoint as stock git reads it, and with a plain tree. It records
 // differences as faults.
-func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Saved, v *Verdict) (Finding, string, error) {
+func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Saved,
+	v *Verdict) (Finding, string, error) {
 	repo := j.Copy
 	if repo == "" {
 		repo = before.repo()
@@ -342,7 +351,8 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 	if err := dropDeadAlternates(objects); err != nil {
 		return Undecided, "", err
 	}
-	o := oracle{scratch: scratch, beginning: before.beginning(), ledger: ledger, objects: append([]string{objects}, j.Objects...)}
+	o := oracle{scratch: scratch, beginning: before.beginning(), ledger: ledger,
+		objects: append([]string{objects}, j.Objects...)}
 	if exists(filepath.Join(before.repo(), "objects")) {
 		o.objects = append(o.objects, filepath.Join(before.repo(), "objects"))
 	}
@@ -399,7 +409,8 @@ func (j *Journey) discard(ctx context.Context, h *hop) error {
 		unix.Unmount(h.dir, unix.MNT_DETACH)
 	}
 	victim := torture.Victim{State: h.state, Command: "worker"}
-	for deadline := time.Now().Add(30 * time.Second); len(victim.Processes()) > 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); len(victim.Processes()) > 0 &&
+		time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 	}
 	if len(j.tally.Faults) == 0 && err == nil {
 		os.RemoveAll(h.state)

@@ -68,7 +68,8 @@ func alive(all []Entry, killed time.Time) []Entry {
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.Fault != "" && e.At.After(killed) })
 }
 
-// described returns the steps of a ledger with their scripts, and the trees and heads after them, a line for each entry.
+// described returns the steps of a ledger with their scripts, and the trees and heads after them, a line for each
+// entry.
 func described(all []Entry) string {
 	var b strings.Builder
 	for _, e := range all {

@@ -79,7 +79,8 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 		}
 	}
 	if d, err := agrees(last); err != nil || d != "" {
-		return Never, fmt.Sprintf("after %s a plain tree is not like the one that was worked in: %s", o.ledger[last].Step, d), err
+		return Never, fmt.Sprintf("after %s a plain tree is not like the one that was worked in: %s", o.ledger[last].Step, d),
+			err
 	}
 	if exact >= 0 {
 		return Between, "", nil
@@ -126,7 +127,8 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 		if isFiles && isRefs && isIndex && isUnder {
 			return Moment, "", nil
 		}
-		hasFiles, hasRefs, hasIndex, hasUnder = hasFiles || isFiles, hasRefs || isRefs, hasIndex || isIndex, hasUnder || isUnder
+		hasFiles, hasRefs, hasIndex, hasUnder = hasFiles || isFiles, hasRefs || isRefs, hasIndex || isIndex,
+			hasUnder || isUnder
 	}
 	var parts []string // parts of the State that differ in every view
 	if !hasFiles {

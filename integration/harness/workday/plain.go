@@ -35,7 +35,8 @@ func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	if err := os.WriteFile(filepath.Join(to, emptyDirs), []byte(empty), 0o644); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"HEAD", "ORIG_HEAD", "SQUASH_MSG", "index", "packed-refs", "refs", "logs", "config"}, underWay...) {
+	for _, name := range append([]string{"HEAD", "ORIG_HEAD", "SQUASH_MSG", "index", "packed-refs", "refs", "logs",
+		"config"}, underWay...) {
 		from := filepath.Join(gitDir, name)
 		if !exists(from) {
 			continue
@@ -82,7 +83,8 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(gitDir, "objects", "info", "alternates"), []byte(strings.Join(objects, "\n")+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(gitDir, "objects", "info", "alternates"),
+		[]byte(strings.Join(objects, "\n")+"\n"), 0o644); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(beginning)
@@ -266,5 +268,6 @@ func refsIn(gitDir string) (string, error) {
 func (s State) refsKey() string {
 	refs := slices.Clone(s.Refs)
 	slices.Sort(refs)
-	return fmt.Sprintf("%s\n%s\n%s\nstashes\n%s", s.Branch, s.Head, strings.Join(refs, "\n"), strings.Join(s.Stashes, "\n"))
+	return fmt.Sprintf("%s\n%s\n%s\nstashes\n%s", s.Branch, s.Head, strings.Join(refs, "\n"),
+		strings.Join(s.Stashes, "\n"))
 }

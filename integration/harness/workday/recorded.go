@@ -24,7 +24,8 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 		return out
 	}
 	commit := ""
-	for _, ref := range lines(git("for-each-ref", "--format=%(objectname) %(contents:trailers:key=Afs-Checkpoint,valueonly,separator=)", "refs/afs/j/"+session+"/")) {
+	for _, ref := range lines(git("for-each-ref",
+		"--format=%(objectname) %(contents:trailers:key=Afs-Checkpoint,valueonly,separator=)", "refs/afs/j/"+session+"/")) {
 		if c, ulid, _ := strings.Cut(ref, " "); ulid > id {
 			id, commit = ulid, c
 		}
@@ -73,7 +74,8 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 			Stage                                  int
 			AssumeValid, SkipWorktree, IntentToAdd bool
 		}
-		line = strings.NewReplacer(`"assume_valid"`, `"AssumeValid"`, `"skip_worktree"`, `"SkipWorktree"`, `"intent_to_add"`, `"IntentToAdd"`).Replace(line)
+		line = strings.NewReplacer(`"assume_valid"`, `"AssumeValid"`, `"skip_worktree"`, `"SkipWorktree"`, `"intent_to_add"`,
+			`"IntentToAdd"`).Replace(line)
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			return id, s, fmt.Errorf("read special index entries of %s: %w", id, err)
 		}
@@ -91,7 +93,8 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 			e.ID = digest(nil)
 		}
 		special[string(e.Path)] = true
-		index = append(index, entry{string(e.Path), e.Stage, fmt.Sprintf("%s %o %s %d\t%s", tag, e.Mode, e.ID, e.Stage, e.Path)})
+		index = append(index, entry{string(e.Path), e.Stage,
+			fmt.Sprintf("%s %o %s %d\t%s", tag, e.Mode, e.ID, e.Stage, e.Path)})
 	}
 	if there["index"] {
 		for _, line := range lines(git("-c", "core.quotePath=false", "ls-tree", "-r", state+":index")) {
@@ -143,7 +146,8 @@ func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	}
 	defer os.RemoveAll(scratch)
 	env := []string{"GIT_DIR=" + repo, "GIT_INDEX_FILE=" + filepath.Join(scratch, "index")}
-	if _, err := run(ctx, repo, env, "sh", "-c", `git ls-tree -rz "$0" >"$1" && git update-index -z --index-info <"$1"`, tree, filepath.Join(scratch, "files")); err != nil {
+	if _, err := run(ctx, repo, env, "sh", "-c", `git ls-tree -rz "$0" >"$1" && git update-index -z --index-info <"$1"`,
+		tree, filepath.Join(scratch, "files")); err != nil {
 		return "", err
 	}
 	return run(ctx, repo, env, "git", "write-tree", "--missing-ok")

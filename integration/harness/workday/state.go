@@ -51,13 +51,15 @@ func Look(ctx context.Context, dir string) (State, error) {
 	var s State
 	var failed error
 	git := func(env []string, args ...string) string {
-		out, err := run(ctx, dir, env, append([]string{"git", "--no-optional-locks", "-c", "core.fsmonitor=false"}, args...)...)
+		out, err := run(ctx, dir, env, append([]string{"git", "--no-optional-locks", "-c", "core.fsmonitor=false"},
+			args...)...)
 		if err != nil && failed == nil {
 			failed = err
 		}
 		return out
 	}
-	gitDir, common := git(nil, "rev-parse", "--absolute-git-dir"), git(nil, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	gitDir, common := git(nil, "rev-parse", "--absolute-git-dir"),
+		git(nil, "rev-parse", "--path-format=absolute", "--git-common-dir")
 	if failed != nil {
 		return s, fmt.Errorf("look at %s: %w", dir, failed)
 	}
@@ -75,7 +77,8 @@ func Look(ctx context.Context, dir string) (State, error) {
 	if s.Operation, err = operation(gitDir); err != nil {
 		return s, fmt.Errorf("look at %s: %w", dir, err)
 	}
-	flagged := slices.ContainsFunc(s.Index, func(line string) bool { return line[0] == 'h' || line[0] == 'S' || line[0] == 's' })
+	flagged := slices.ContainsFunc(s.Index,
+		func(line string) bool { return line[0] == 'h' || line[0] == 'S' || line[0] == 's' })
 	if s.Tree, err = tree(ctx, dir, gitDir, common, flagged); err != nil {
 		return s, fmt.Errorf("look at %s: %w", dir, err)
 	}
@@ -100,19 +103,22 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 	if err := copyIndex(filepath.Join(gitDir, "index"), index); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	env := []string{"GIT_INDEX_FILE=" + index, "GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + filepath.Join(common, "objects")}
+	env := []string{"GIT_INDEX_FILE=" + index, "GIT_OBJECT_DIRECTORY=" + objects,
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + filepath.Join(common, "objects")}
 	// entries with these flags would hide changes of the files
 	for _, flag := range []string{"assume-unchanged", "skip-worktree"} {
 		if !flagged {
 			break
 		}
 		// Paths with conflicts are left out, because git cannot set flags for them.
-		mark := `git ls-files --stage -z | sed -z -n 's/^[0-7]* [0-9a-f]* 0\t//p' | git update-index -z --no-` + flag + ` --stdin`
+		mark := `git ls-files --stage -z | sed -z -n 's/^[0-7]* [0-9a-f]* 0\t//p' | git update-index -z --no-` +
+			flag + ` --stdin`
 		if _, err := run(ctx, dir, env, "sh", "-c", mark); err != nil {
 			return "", err
 		}
 	}
-	if _, err := run(ctx, dir, env, "git", "-c", "core.fsmonitor=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "."); err != nil {
+	if _, err := run(ctx, dir, env, "git", "-c", "core.fsmonitor=false", "-c", "advice.addEmbeddedRepo=false", "add",
+		"--all", "."); err != nil {
 		return "", err
 	}
 	return run(ctx, dir, env, "git", "write-tree", "--missing-ok")
@@ -137,7 +143,8 @@ func copyIndex(from, to string) error {
 }
 
 // underWay contains the names of the files and directories of a git directory that describe an operation in progress.
-var underWay = []string{"MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "BISECT_START", "rebase-merge", "rebase-apply", "sequencer"}
+var underWay = []string{"MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG",
+	"BISECT_START", "rebase-merge", "rebase-apply", "sequencer"}
 
 func operation(gitDir string) ([]string, error) {
 	var found []string
@@ -167,7 +174,8 @@ func operation(gitDir string) ([]string, error) {
 // Differs returns a description of the differences between s and other, or "" if they are equal.
 func (s State) Differs(other State) string {
 	var all []string
-	for _, c := range []struct{ what, a, b string }{{"tree", s.Tree, other.Tree}, {"HEAD", s.Head, other.Head}, {"branch", s.Branch, other.Branch}} {
+	for _, c := range []struct{ what, a, b string }{{"tree", s.Tree, other.Tree}, {"HEAD", s.Head, other.Head},
+		{"branch", s.Branch, other.Branch}} {
 		if c.a != c.b {
 			all = append(all, fmt.Sprintf("%s was %s, is %s", c.what, c.a, c.b))
 		}
@@ -175,7 +183,8 @@ func (s State) Differs(other State) string {
 	for _, c := range []struct {
 		what string
 		a, b []string
-	}{{"refs", s.Refs, other.Refs}, {"stashes", s.Stashes, other.Stashes}, {"index", s.Index, other.Index}, {"status", s.Status, other.Status}, {"operation", s.Operation, other.Operation}} {
+	}{{"refs", s.Refs, other.Refs}, {"stashes", s.Stashes, other.Stashes}, {"index", s.Index, other.Index},
+		{"status", s.Status, other.Status}, {"operation", s.Operation, other.Operation}} {
 		if !slices.Equal(c.a, c.b) {
 			all = append(all, fmt.Sprintf("%s: lost %q, found %q", c.what, short(without(c.a, c.b)), short(without(c.b, c.a))))
 		}

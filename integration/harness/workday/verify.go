@@ -47,7 +47,8 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 			fault("while at work, %s: %s", e.Step, e.Fault)
 		}
 	}
-	for _, c := range []struct{ what, said, is string }{{"tree", s.Tree, s.State.Tree}, {"HEAD", s.Head, s.State.Head}, {"branch", s.Branch, trimHeads(s.State.Branch)}} {
+	for _, c := range []struct{ what, said, is string }{{"tree", s.Tree, s.State.Tree}, {"HEAD", s.Head, s.State.Head},
+		{"branch", s.Branch, trimHeads(s.State.Branch)}} {
 		if c.said != c.is {
 			fault("the checkpoint says %s %s, stock git finds %s", c.what, c.said, c.is)
 		}
@@ -116,7 +117,8 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 		case e.Begins || i == known:
 		case e.Promise && (e.Synced || l.Local):
 			if v.Newer++; !same && e.Since.After(s.Time.Add(aside)) {
-				fault("%s returned %s before the kill, and what it had seen is gone: %s", e.Step, l.Killed.Sub(e.At).Round(time.Millisecond), e.State.Differs(s.State))
+				fault("%s returned %s before the kill, and what it had seen is gone: %s", e.Step,
+					l.Killed.Sub(e.At).Round(time.Millisecond), e.State.Differs(s.State))
 			}
 		case !e.Promise && lost.IsZero() && !same && e.At.After(s.Time.Add(aside)) && i > known:
 			lost = e.At

@@ -27,7 +27,8 @@ func cloned(t *testing.T) string {
 	if _, err := r.Sized(4, 5); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Commit("main", map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}}, "Ignore"); err != nil {
+	if _, err := r.Commit("main", map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}},
+		"Ignore"); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "c")
@@ -83,11 +84,14 @@ func TestWorkOnAPlainClone(t *testing.T) {
 
 func TestLookSeesEverything(t *testing.T) {
 	for script, want := range map[string]string{
-		"echo x >>d0000/f0000.txt": "tree status", "chmod +x d0000/f0000.txt": "tree status", "rm d0000/f0000.txt": "tree status",
+		"echo x >>d0000/f0000.txt": "tree status", "chmod +x d0000/f0000.txt": "tree status",
+		"rm d0000/f0000.txt":               "tree status",
 		"ln -sf elsewhere d0000/f0000.txt": "tree status", "echo x >new": "tree status",
 		"mkdir -p build && echo x >build/x": "", "mkdir empty": "", "touch d0000/f0000.txt": "", "git status >/dev/null": "",
-		"git commit -q --allow-empty -m x": "HEAD refs", "git switch -q -c other": "branch refs", "git switch -q --detach": "branch",
-		"git tag x": "refs", "git notes add -m x": "refs", "echo x >new && git add new": "tree index status", "echo x >new && git add -N new": "tree index status",
+		"git commit -q --allow-empty -m x": "HEAD refs", "git switch -q -c other": "branch refs",
+		"git switch -q --detach": "branch",
+		"git tag x":              "refs", "git notes add -m x": "refs", "echo x >new && git add new": "tree index status",
+		"echo x >new && git add -N new":                                                "tree index status",
 		"git update-index --assume-unchanged d0000/f0000.txt":                          "index",
 		"echo x >>d0000/f0000.txt && git stash -q":                                     "refs stashes",
 		"echo x >>d0000/f0000.txt && git update-index --skip-worktree d0000/f0000.txt": "tree index",
@@ -149,7 +153,8 @@ func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
 		return out
 	}
 	want := git("git rev-parse HEAD^{tree}")
-	tree := git(`empty=$(git hash-object -t tree -w /dev/null); inner=$(printf '040000 tree %s\tdeep\n' $empty | git mktree)
+	tree :=
+		git(`empty=$(git hash-object -t tree -w /dev/null); inner=$(printf '040000 tree %s\tdeep\n' $empty | git mktree)
 { git ls-tree HEAD; printf '040000 tree %s\tempty\n' $inner; } | git mktree`)
 	if got, err := filesOf(t.Context(), repo, tree); err != nil || got != want {
 		t.Errorf("files of a tree with empty directories: got %s (%v), want %s", got, err, want)
@@ -191,15 +196,19 @@ func TestJudge(t *testing.T) {
 		{name: "too old", saved: saved(8.5, "2", "P2"), limit: 5, exact: true, faults: "lost"},
 		{name: "nothing like it", saved: saved(8.5, "x", "P2"), limit: 12, faults: "nothing"},
 		{name: "a promise broken", saved: saved(4, "1", "P1"), limit: 20, exact: true, faults: "gone"},
-		{name: "a checkpoint that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true, faults: "promised"},
-		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone"},
-		{name: "nothing at all, all promises bind", local: true, saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone gone"},
+		{name: "a checkpoint that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true,
+			faults: "promised"},
+		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30,
+			exact: true, faults: "gone"},
+		{name: "nothing at all, all promises bind", local: true,
+			saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone gone"},
 		{name: "stock git finds another HEAD", saved: wrong, limit: 30, exact: true, faults: "HEAD"},
 	} {
 		if c.limit == 0 {
 			c.limit = 8
 		}
-		v := Judge(day, c.saved, Limits{Killed: at(22), Interval: time.Duration(c.limit * float64(time.Second)), Local: c.local})
+		v := Judge(day, c.saved, Limits{Killed: at(22), Interval: time.Duration(c.limit * float64(time.Second)),
+			Local: c.local})
 		want := strings.Fields(c.faults)
 		ok := len(v.Faults) == len(want) && v.Exact == c.exact
 		for i := range min(len(want), len(v.Faults)) {
@@ -222,7 +231,8 @@ func TestFaultsAfterTheKill(t *testing.T) {
 		{At: at(-3), Step: "rename directory", Begins: true},
 		{At: at(0.1), Step: "rename directory", State: old, Fault: "transport endpoint is not connected"},
 	}, killed)
-	v := Judge(ledger, Saved{ID: "P", Time: at(-0.3), Tree: "old", Head: "h", Branch: "main", State: old}, Limits{Killed: killed, Interval: time.Minute})
+	v := Judge(ledger, Saved{ID: "P", Time: at(-0.3), Tree: "old", Head: "h", Branch: "main", State: old},
+		Limits{Killed: killed, Interval: time.Minute})
 	if v.At >= 0 || v.Exact || len(v.Faults) > 0 {
 		t.Errorf("verdict on a step in progress: got %+v, want neither a fault nor a state after the step", v)
 	}
@@ -271,7 +281,9 @@ func TestOracle(t *testing.T) {
 	at := func(script string) State {
 		copied := filepath.Join(t.TempDir(), "copy")
 		objects = append(objects, filepath.Join(copied, ".git", "objects"))
-		if out, err := exec.Command("sh", "-c", "cp -a "+dir+" "+copied+" && cd "+copied+" && git reset -q --hard "+between.Head+" && git clean -qfd && git switch -q main && git branch -q -D other;"+script+"; cp .git/index .git/all; GIT_INDEX_FILE=.git/all git add -A; GIT_INDEX_FILE=.git/all git write-tree; rm .git/all").CombinedOutput(); err != nil {
+		if out, err := exec.Command("sh", "-c", "cp -a "+dir+" "+copied+" && cd "+copied+" && git reset -q --hard "+
+			between.Head+" && git clean -qfd && git switch -q main && git branch -q -D other;"+script+
+			"; cp .git/index .git/all; GIT_INDEX_FILE=.git/all git add -A; GIT_INDEX_FILE=.git/all git write-tree; rm .git/all").CombinedOutput(); err != nil {
 			t.Fatalf("make a copy at the state between two steps: %v: %s", err, out)
 		}
 		return look(t, copied)
@@ -285,21 +297,25 @@ func TestOracle(t *testing.T) {
 		{"between", between, 2, Between},
 		{"first write", at("echo one >one"), -1, Moment},
 		{"empty file", at("true >one"), -1, Moment},
-		{"all but the last", at("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other"), -1, Moment},
+		{"all but the last", at("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other"), -1,
+			Moment},
 		{"the second without the first", at("rm d0000/f0000.txt"), -1, Blend},
 		{"a content that never was", at("echo two >one"), -1, Never},
 		{"a file that never went", at("rm d0001/f0000.txt"), -1, Never},
 		{"a branch that never was", at("git switch -q -c another"), -1, Never},
-		{"what was never staged", at("echo one >one; git add one; rm d0000/f0000.txt; git rm -q --cached d0001/f0000.txt"), -1, Never},
+		{"what was never staged", at("echo one >one; git add one; rm d0000/f0000.txt; git rm -q --cached d0001/f0000.txt"),
+			-1, Never},
 	} {
 		o := oracle{scratch: filepath.Join(base, "o"+string(rune('0'+i))), beginning: kept, ledger: ledger, objects: objects}
-		if got, why, err := o.ask(t.Context(), Saved{Time: ledger[3].At.Add(50 * time.Millisecond), State: c.state}, c.exact); got != c.want || err != nil {
+		if got, why, err := o.ask(t.Context(), Saved{Time: ledger[3].At.Add(50 * time.Millisecond), State: c.state},
+			c.exact); got != c.want || err != nil {
 			t.Errorf("case %s: got %s (%s), %v; want %s", c.name, got, why, err, c.want)
 		}
 	}
 	lying := slices.Clone(ledger)
 	lying[2].State.Head = "0"
-	o := oracle{scratch: filepath.Join(base, "lying"), beginning: kept, ledger: lying, objects: []string{filepath.Join(dir, ".git", "objects")}}
+	o := oracle{scratch: filepath.Join(base, "lying"), beginning: kept, ledger: lying,
+		objects: []string{filepath.Join(dir, ".git", "objects")}}
 	if got, why, err := o.ask(t.Context(), Saved{Time: time.Now(), State: between}, 2); got != Never || err != nil {
 		t.Errorf("a wrong ledger: got %s (%s), %v", got, why, err)
 	}

@@ -167,7 +167,8 @@ func (w *working) step() error {
 func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", e.Script)
 	at := fmt.Sprintf("%d +0000", e.Moment)
-	cmd.Dir, cmd.Env = dir, append(gittest.Env(), "GIT_EDITOR=true", "GIT_SEQUENCE_EDITOR=true", "GIT_MERGE_AUTOEDIT=no", "GIT_AUTHOR_DATE="+at, "GIT_COMMITTER_DATE="+at)
+	cmd.Dir, cmd.Env = dir, append(gittest.Env(), "GIT_EDITOR=true", "GIT_SEQUENCE_EDITOR=true", "GIT_MERGE_AUTOEDIT=no",
+		"GIT_AUTHOR_DATE="+at, "GIT_COMMITTER_DATE="+at)
 	return cmd
 }
 
@@ -175,7 +176,8 @@ func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
 // normal, because git may refuse a command.
 func trouble(said string) string {
 	for line := range strings.Lines(said) {
-		for _, sign := range []string{"nput/output error", "tale file handle", "not connected", "corrupt", "bad object", "unable to read", "is missing", "invalid object", "not a valid object", "could not parse", "lost"} {
+		for _, sign := range []string{"nput/output error", "tale file handle", "not connected", "corrupt", "bad object",
+			"unable to read", "is missing", "invalid object", "not a valid object", "could not parse", "lost"} {
 			if strings.Contains(line, sign) {
 				return strings.TrimSpace(line)
 			}
@@ -186,7 +188,8 @@ func trouble(said string) string {
 
 // save runs a command of the program that saves the tree, and then adds a promise to the ledger.
 func (w *working) save() error {
-	way := [][]string{{"checkpoint", w.Dir, "--json"}, {"checkpoint", w.Dir, "--json", "--sync"}, {"sync", w.Dir, "--json"}}[w.rnd.IntN(3)]
+	way := [][]string{{"checkpoint", w.Dir, "--json"}, {"checkpoint", w.Dir, "--json", "--sync"},
+		{"sync", w.Dir, "--json"}}[w.rnd.IntN(3)]
 	name := strings.Join(append(way[:1:1], way[2:]...), " ")
 	cmd := exec.CommandContext(w.ctx, w.Program[0], append(append([]string(nil), w.Program[1:]...), way...)...)
 	cmd.Dir, cmd.Env = filepath.Dir(w.Dir), gittest.Env()

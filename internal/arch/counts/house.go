@@ -35,7 +35,8 @@ func printFolders(sources []*source) {
 		}
 	}
 	slices.Sort(circle)
-	fmt.Printf("folders %d\nimports between folders %d\nfolders on a circle %d %s\n", len(lines), all, len(circle), strings.Join(circle, " "))
+	fmt.Printf("folders %d\nimports between folders %d\nfolders on a circle %d %s\n", len(lines), all, len(circle),
+		strings.Join(circle, " "))
 	printWorst("lines of folder", lines, len(lines))
 }
 

@@ -1,12 +1,13 @@
-// Counts measures how readable a tree of this program is: folders and the imports between them, the sizes of packages and types, the
-// share of comments, the words in the comments, functions that exist twice, packages without tests, and documents.
+// Counts measures how readable a tree of this program is: folders and the imports between them, the sizes of packages
+// and types, the share of comments, the words in the comments, functions that exist twice, packages without tests, and
+// documents.
 //
 //	go run ./internal/arch/counts [-dir DIR] [-worst N]
 //	go run ./internal/arch/counts -sample SEED [-dir DIR]
 //
-// The first form prints one figure on each line, so that two trees can be compared with diff. The second form prints 100
-// comments, 30 errors and 30 of the last 100 commit subjects, selected at random with SEED, for a reader who rates them
-// without the code. Each comment is printed with the line of code that it belongs to.
+// The first form prints one figure on each line, so that two trees can be compared with diff. The second form prints
+// 100 comments, 30 errors and 30 of the last 100 commit subjects, selected at random with SEED, for a reader who rates
+// them without the code. Each comment is printed with the line of code that it belongs to.
 package main
 
 import (

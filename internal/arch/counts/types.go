@@ -136,9 +136,9 @@ func fieldsOf(structs map[string]*ast.StructType, dir string, t *ast.StructType)
 	return n
 }
 
-// printCalls prints, for each package of at least 2,000 lines, how many calls between its files run against the order of the
-// files. The order is the one against which the fewest calls run. Calls to other packages are ignored, so no other package
-// has to be compiled.
+// printCalls prints, for each package of at least 2,000 lines, how many calls between its files run against the order
+// of the files. The order is the one against which the fewest calls run. Calls to other packages are ignored, so no
+// other package has to be compiled.
 func printCalls(files *token.FileSet, packages map[string][]*source) {
 	dirs := make([]string, 0, len(packages))
 	for dir := range packages {

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// marks are words and phrases that are frequent in unclear comments. The comments of comparable projects contain each of them
-// 0 to 5 times in 10,000 words, and "returns" 59 to 136 times.
+// marks are words and phrases that are frequent in unclear comments. The comments of comparable projects contain each
+// of them 0 to 5 times in 10,000 words, and "returns" 59 to 136 times.
 var marks = []struct {
 	name string
 	form *regexp.Regexp

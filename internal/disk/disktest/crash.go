@@ -18,10 +18,10 @@ import (
 // page is the size of a page in bytes. A simulated power cut keeps or loses a page as a whole.
 const page = 4096
 
-// CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut would
-// leave. A power cut keeps the synced bytes of a file and a random selection of the pages that were written since the sync.
-// It keeps the names in a directory that SyncDir has written and a random selection of the changes since then; a rename is
-// kept or lost as a whole. CrashFS loses more than journaling file systems do.
+// CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut
+// would leave. A power cut keeps the synced bytes of a file and a random selection of the pages that were written since
+// the sync. It keeps the names in a directory that SyncDir has written and a random selection of the changes since
+// then; a rename is kept or lost as a whole. CrashFS loses more than journaling file systems do.
 //
 // Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages
 // that it should have written are given up, as on Linux: later syncs do not write such a page until its bytes change or
@@ -59,8 +59,8 @@ type change struct {
 
 var _ disk.FS = (*CrashFS)(nil)
 
-// NewCrashFS returns a CrashFS for the directory root, whose current contents count as synced. Every path that is passed to
-// its methods must be below root; the methods panic for any other path.
+// NewCrashFS returns a CrashFS for the directory root, whose current contents count as synced. Every path that is
+// passed to its methods must be below root; the methods panic for any other path.
 func NewCrashFS(root string) (*CrashFS, error) {
 	c := &CrashFS{root: filepath.Clean(root)}
 	var err error

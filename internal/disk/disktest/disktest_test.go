@@ -144,7 +144,8 @@ func TestReplacedFileSurvivesPowerCuts(t *testing.T) {
 			case err == nil && bytes.Equal(got, data):
 				replaced++
 			default:
-				t.Errorf("power cut before operation %d, seed %d: file has %d bytes, is neither the old nor the new one: %v", n, seed, len(got), err)
+				t.Errorf("power cut before operation %d, seed %d: file has %d bytes, is neither the old nor the new one: %v", n,
+					seed, len(got), err)
 			}
 			if err := c.Close(); err != nil {
 				t.Fatal(err)

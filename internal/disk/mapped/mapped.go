@@ -20,10 +20,11 @@ import (
 
 // File is a mapped file.
 type File struct {
-	file   disk.File
-	bits   uint                     // a chunk has 1<<bits bytes
-	taken  int64                    // number of leading bytes whose disk space is known to be reserved
-	chunks atomic.Pointer[[][]byte] // the mapped chunks; the slice is replaced as a whole when the file grows, so that readers need no lock
+	file  disk.File
+	bits  uint  // a chunk has 1<<bits bytes
+	taken int64 // number of leading bytes whose disk space is known to be reserved
+	// the mapped chunks; the slice is replaced as a whole when the file grows, so that readers need no lock
+	chunks atomic.Pointer[[][]byte]
 }
 
 // Open opens the file at path, and creates it if it does not exist. A chunk has 1<<bits bytes, at least the size of a

@@ -30,7 +30,8 @@ func TestStoresBelongToTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Load(true); err != nil || string(again.At(10, 5)) != "first" || string(again.At(1<<16, 6)) != "second" {
+	if err := again.Load(true); err != nil || string(again.At(10, 5)) != "first" ||
+		string(again.At(1<<16, 6)) != "second" {
 		t.Errorf("read back %q and %q, %v", again.At(10, 5), again.At(1<<16, 6), err)
 	}
 	if err := m.Close(); err != nil {

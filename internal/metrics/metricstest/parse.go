@@ -52,7 +52,8 @@ func Parse(text string) (map[string]*Family, error) {
 			case strings.HasPrefix(line, "# TYPE "):
 				of, kind, _ := strings.Cut(strings.TrimPrefix(line, "# TYPE "), " ")
 				f := all[of]
-				if of != name || f == nil || f.Kind != "" || len(f.Samples) > 0 || !slices.Contains([]string{"counter", "gauge", "histogram"}, kind) {
+				if of != name || f == nil || f.Kind != "" || len(f.Samples) > 0 ||
+					!slices.Contains([]string{"counter", "gauge", "histogram"}, kind) {
 					return fmt.Errorf("line TYPE does not follow line HELP of its family, or has an unknown kind")
 				}
 				if f.Kind = kind; kind == "counter" != strings.HasSuffix(name, "_total") {
@@ -104,7 +105,8 @@ func parseSample(family, kind, line string) (Sample, error) {
 		return s, fmt.Errorf("sample does not belong to family %s", family)
 	}
 	s.Suffix = line[len(family):end]
-	if kind == "histogram" != slices.Contains([]string{"_bucket", "_sum", "_count"}, s.Suffix) || kind != "histogram" && s.Suffix != "" {
+	if kind == "histogram" != slices.Contains([]string{"_bucket", "_sum", "_count"}, s.Suffix) ||
+		kind != "histogram" && s.Suffix != "" {
 		return s, fmt.Errorf("sample of a %s has invalid suffix %q", kind, s.Suffix)
 	}
 	rest := line[end:]
@@ -169,7 +171,8 @@ func checkHistogram(f *Family) error {
 		case "_bucket":
 			le, err := strconv.ParseFloat(s.Labels["le"], 64)
 			if err != nil || buckets > 0 && (le <= bound || s.Value < count) {
-				return fmt.Errorf("bucket le=%q has count %v, after bucket le=%v with count %v", s.Labels["le"], s.Value, bound, count)
+				return fmt.Errorf("bucket le=%q has count %v, after bucket le=%v with count %v", s.Labels["le"],
+					s.Value, bound, count)
 			}
 			bound, count = le, s.Value
 			buckets++

@@ -1,5 +1,5 @@
-// Package openapitest compares a server with the OpenAPI document: a Checker receives the requests of a test, passes them to the
-// server, and reports requests and answers that differ from the document.
+// Package openapitest compares a server with the OpenAPI document: a Checker receives the requests of a test, passes
+// them to the server, and reports requests and answers that differ from the document.
 package openapitest
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 )
 
-// Checker is a handler that passes requests on and compares them and their answers with the document. Streams are not checked.
+// Checker is a handler that passes requests on and compares them and their answers with the document. Streams are not
+// checked.
 type Checker struct {
 	t      testing.TB
 	next   http.Handler
@@ -53,7 +54,8 @@ func New(t testing.TB, next http.Handler) *Checker {
 
 var placeholder = regexp.MustCompile(`\\\{(\w+)\\\}`)
 
-// pattern returns the expression that matches escaped paths of a template. The last placeholder "path" matches slashes too.
+// pattern returns the expression that matches escaped paths of a template. The last placeholder "path" matches slashes
+// too.
 func pattern(template string) *regexp.Regexp {
 	return regexp.MustCompile("^" + placeholder.ReplaceAllStringFunc(regexp.QuoteMeta(template), func(s string) string {
 		if s == `\{path\}` {
@@ -63,7 +65,8 @@ func pattern(template string) *regexp.Regexp {
 	}) + "$")
 }
 
-// older returns a path below the older base /v1/api as the same path below the base in the document, and any other path unchanged.
+// older returns a path below the older base /v1/api as the same path below the base in the document, and any other path
+// unchanged.
 func older(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/v1/api/"); ok {
 		return "/client/v4/accounts/" + strings.Repeat("0", 32) + "/artifacts/" + rest
@@ -134,7 +137,8 @@ func (c *Checker) Missing(prefix string) []string {
 	return missing
 }
 
-func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent []byte, a *http.Response, body []byte) error {
+func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent []byte, a *http.Response,
+	body []byte) error {
 	switch {
 	case o == nil && a.StatusCode < 300:
 		return fmt.Errorf("the document has no such operation")
@@ -177,10 +181,11 @@ func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent 
 	return c.validate(o, []string{"responses", status, "content", media, "schema"}, body, true)
 }
 
-// checkError compares the answer to a failed request with the schema of errors. It returns nil if the document lists no errors for the
-// operation.
+// checkError compares the answer to a failed request with the schema of errors. It returns nil if the document lists no
+// errors for the operation.
 func (c *Checker) checkError(o *openapi.Operation, a *http.Response, body []byte) error {
-	if _, ok := o.Responses.By["default"]; !ok || a.StatusCode == http.StatusNotModified || a.StatusCode == http.StatusPreconditionFailed {
+	if _, ok := o.Responses.By["default"]; !ok || a.StatusCode == http.StatusNotModified ||
+		a.StatusCode == http.StatusPreconditionFailed {
 		return nil
 	}
 	media, _, _ := mime.ParseMediaType(a.Header.Get("Content-Type"))
@@ -193,8 +198,8 @@ func (c *Checker) checkError(o *openapi.Operation, a *http.Response, body []byte
 	return c.validate(nil, []string{"components", "schemas", "ErrorEnvelope"}, body, true)
 }
 
-// validate compares a JSON value with the schema at a place in the document. If o is not nil, the place is relative to the operation
-// o. If closed is true, fields that the schema does not have are errors.
+// validate compares a JSON value with the schema at a place in the document. If o is not nil, the place is relative to
+// the operation o. If closed is true, fields that the schema does not have are errors.
 func (c *Checker) validate(o *openapi.Operation, place []string, value []byte, closed bool) error {
 	if o != nil {
 		place = append([]string{"paths", o.Path, strings.ToLower(o.Method)}, place...)
@@ -228,8 +233,8 @@ func (c *Checker) resolved(place []string, closed bool) (*jsonschema.Resolved, e
 	return s, nil
 }
 
-// Schema returns the schema at a place in the document. If closed is true, values with fields that the schema does not have are
-// invalid.
+// Schema returns the schema at a place in the document. If closed is true, values with fields that the schema does not
+// have are invalid.
 func Schema(closed bool, place ...string) (*jsonschema.Resolved, error) {
 	var root map[string]any
 	if err := json.Unmarshal(openapi.Bytes(), &root); err != nil {

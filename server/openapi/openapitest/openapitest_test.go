@@ -25,16 +25,24 @@ func TestCheckerReports(t *testing.T) {
 		status                  int
 		wrong                   bool
 	}{
-		{"as described", base + "/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200, false},
-		{"older path", "/v1/api/namespaces/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200, false},
-		{"unknown field", base + "/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[],"more":1}`, 200, true},
-		{"missing field", base + "/a", "application/json", `{"result":{"namespace":"a"},"success":true,"errors":[],"messages":[]}`, 200, true},
-		{"wrong status", base + "/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 201, true},
+		{"as described", base + "/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200,
+			false},
+		{"older path", "/v1/api/namespaces/a", "application/json",
+			`{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200, false},
+		{"unknown field", base + "/a", "application/json",
+			`{` + namespace + `,"success":true,"errors":[],"messages":[],"more":1}`, 200, true},
+		{"missing field", base + "/a", "application/json",
+			`{"result":{"namespace":"a"},"success":true,"errors":[],"messages":[]}`, 200, true},
+		{"wrong status", base + "/a", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 201,
+			true},
 		{"wrong media type", base + "/a", "text/plain", "a", 200, true},
-		{"unknown parameter", base + "/a?x=1", "application/json", `{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200, true},
+		{"unknown parameter", base + "/a?x=1", "application/json",
+			`{` + namespace + `,"success":true,"errors":[],"messages":[]}`, 200, true},
 		{"unknown operation", "/client/v4/x", "application/json", "{}", 200, true},
-		{"error", base + "/a", "application/json", `{"result":null,"success":false,"errors":[{"code":10200,"message":"x"}],"messages":[]}`, 404, false},
-		{"error without code", base + "/a", "application/json", `{"result":null,"success":false,"errors":[{"message":"x"}],"messages":[]}`, 404, true},
+		{"error", base + "/a", "application/json",
+			`{"result":null,"success":false,"errors":[{"code":10200,"message":"x"}],"messages":[]}`, 404, false},
+		{"error without code", base + "/a", "application/json",
+			`{"result":null,"success":false,"errors":[{"message":"x"}],"messages":[]}`, 404, true},
 	} {
 		f := &failures{TB: t}
 		c := New(f, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

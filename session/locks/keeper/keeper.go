@@ -294,7 +294,8 @@ func (k *Keeper) due() (look, renew time.Time) {
 	return k.asked.Add(Interval), renew
 }
 
-// errLost means that locks of the session have expired before they could be renewed, or that another session has removed them.
+// errLost means that locks of the session have expired before they could be renewed, or that another session has
+// removed them.
 var errLost = errors.New("the session has no locks any more")
 
 // renew extends the locks of the mount's session on the session remote. If the session has no locks there any more, it
@@ -340,7 +341,8 @@ func (k *Keeper) renew(ctx context.Context) error {
 
 // Store changes files on a session remote. It is implemented by *reffile.Store.
 type Store interface {
-	Change(ctx context.Context, f reffile.File, message string, edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
+	Change(ctx context.Context, f reffile.File, message string,
+		edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
 }
 
 // Change changes the locks on a session remote. It passes the present locks to the function edit. If another writer

@@ -68,7 +68,8 @@ func (b *bed) restart() {
 func (b *bed) lock(name, pattern string, ttl, ago time.Duration) {
 	b.Helper()
 	b.change(func(f *locks.File) error {
-		_, err := f.Acquire(locks.Caller{Session: name, Actor: "a", Host: "h"}, []string{pattern}, ttl, "", time.Now().Add(-ago))
+		_, err := f.Acquire(locks.Caller{Session: name, Actor: "a", Host: "h"}, []string{pattern}, ttl, "",
+			time.Now().Add(-ago))
 		return err
 	})
 }
@@ -115,7 +116,8 @@ func TestKeeperReadsLocks(t *testing.T) {
 	}
 	policy := func(text string) {
 		t.Helper()
-		_, err := b.store.Change(t.Context(), policyFile, "policy", func(reffile.Version) ([]byte, error) { return []byte(text), nil })
+		_, err := b.store.Change(t.Context(), policyFile, "policy",
+			func(reffile.Version) ([]byte, error) { return []byte(text), nil })
 		if err != nil {
 			t.Fatal(err)
 		}

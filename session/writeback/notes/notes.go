@@ -141,7 +141,8 @@ func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
 	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||
 		len(base) > 0 && json.Unmarshal(base, &b) != nil {
-		lines := slices.DeleteFunc(strings.Split(string(ours)+string(theirs), "\n"), func(line string) bool { return line == "" })
+		lines := slices.DeleteFunc(strings.Split(string(ours)+string(theirs), "\n"),
+			func(line string) bool { return line == "" })
 		slices.Sort(lines)
 		return []byte(strings.Join(slices.Compact(lines), "\n") + "\n")
 	}

@@ -42,7 +42,8 @@ type baseObjects struct {
 // WriteBases writes a pack of objects of the mounted repository into the directory dir: those with which readers
 // compare the commits among ids. It leaves out objects that are not on this host or are in the set known, and writes no
 // file if none remain. It returns the ids of the objects in the pack. store may be nil.
-func WriteBases(ctx context.Context, repo *session.Repo, store Provider, dir string, ids []object.ID, known Set) (Set, error) {
+func WriteBases(ctx context.Context, repo *session.Repo, store Provider, dir string, ids []object.ID,
+	known Set) (Set, error) {
 	b := &baseObjects{repo: repo, known: known, paths: map[object.ID]string{}, changed: map[object.ID]string{},
 		whole: map[object.ID]string{}}
 	if err := b.add(ctx, ids); err != nil {
@@ -167,7 +168,8 @@ func (b *baseObjects) compare(from, to object.ID) {
 
 // contents adds those of the found blobs to b.paths that are on this host and have at most each bytes, the smallest
 // first, until their sizes exceed limit. It sends no request.
-func (b *baseObjects) contents(ctx context.Context, store Provider, found map[object.ID]string, each, limit int64) error {
+func (b *baseObjects) contents(ctx context.Context, store Provider, found map[object.ID]string,
+	each, limit int64) error {
 	ids := slices.Collect(maps.Keys(found))
 	if store != nil && len(ids) > 0 {
 		if err := store.FromCache(ctx, ids); err != nil {

@@ -14,7 +14,8 @@ import (
 // TestSelect checks that a push sends the objects of its commits down to the commits of the mounted remote, and none
 // that the session remote must have because it has a commit that contains them.
 func TestSelect(t *testing.T) {
-	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"),
+		session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,8 @@ func (m Maker) Make(ctx context.Context, dir string, old object.ID, anew bool) (
 	repo := m.Repo
 	file := filepath.Join(repo.Dir(), "artifactfs.readable")
 	b := &branch{repo: repo, blobs: map[object.ID]bool{}, trees: map[object.ID]bool{}, whole: maxOld}
-	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &b.state) != nil || b.state.Tip != old.String() || anew {
+	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &b.state) != nil ||
+		b.state.Tip != old.String() || anew {
 		b.state = state{}
 	}
 	// If records were erased, the transcript has a new history, and the branch must not keep the old one.
@@ -280,7 +281,8 @@ func (b *branch) commits(ctx context.Context, head object.ID, store objects.Prov
 			}
 		}
 		_, message, _ := bytes.Cut(text, []byte("\n\n"))
-		to := strings.ReplaceAll(strings.TrimSpace(string(message)), "%", "%%") + "\n\n%sArtifactfs-Commit: " + id.String() + "\n"
+		to := strings.ReplaceAll(strings.TrimSpace(string(message)), "%", "%%") + "\n\n%sArtifactfs-Commit: " +
+			id.String() + "\n"
 		if err := b.step(ctx, info.Tree, who(text), to, store); err != nil {
 			return err
 		}

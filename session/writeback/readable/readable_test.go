@@ -38,7 +38,8 @@ func TestMake(t *testing.T) {
 	if files := mounted.Run(t, reader, "", "ls-tree", "-r", "--name-only", "readable"); files != "d/new.txt" {
 		t.Errorf("files of the branch: got %q, want d/new.txt", files)
 	}
-	if log := mounted.Run(t, reader, "", "log", "--format=%s", "readable"); !strings.HasPrefix(log, "checkpoint (manual)\n") {
+	if log := mounted.Run(t, reader, "", "log", "--format=%s", "readable"); !strings.HasPrefix(log,
+		"checkpoint (manual)\n") {
 		t.Errorf("commits of the branch: got %q, want the checkpoint first", log)
 	}
 	made.Pushed()

@@ -74,7 +74,8 @@ func (g *gitRefs) readAll() (refsOf, error) {
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	r.text = string(head)
-	if name, ok := strings.CutPrefix(strings.TrimSpace(string(head)), "ref: "); ok && strings.HasPrefix(name, "refs/heads/") {
+	if name, ok := strings.CutPrefix(strings.TrimSpace(string(head)), "ref: "); ok &&
+		strings.HasPrefix(name, "refs/heads/") {
 		r.head = name
 	}
 	r.readStashes(g.dir)

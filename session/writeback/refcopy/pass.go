@@ -84,9 +84,9 @@ func (c *Copier) copyRefs(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// Add a ref to the list of copied refs before the Repo gets the ref, and remove a ref from the list after the Repo has lost
-	// the ref. So after a crash between these steps, a ref of the Repo that is missing from the git directory is known to have
-	// been removed by the user.
+	// Add a ref to the list of copied refs before the Repo gets the ref, and remove a ref from the list after the Repo has
+	// lost the ref. So after a crash between these steps, a ref of the Repo that is missing from the git directory is
+	// known to have been removed by the user.
 	both := maps.Clone(before)
 	maps.Copy(both, after)
 	if err := both.write(c.repo, before); err != nil {
@@ -105,7 +105,8 @@ func (c *Copier) copyRefs(ctx context.Context, now refsOf) error {
 	if err := after.write(c.repo, both); err != nil {
 		return err
 	}
-	// HEAD is set only to a ref that exists, because a clone of a repository whose HEAD names a missing ref checks nothing out.
+	// HEAD is set only to a ref that exists, because a clone of a repository whose HEAD names a missing ref checks nothing
+	// out.
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
 			return errors.Join(lost, c.repo.SetHead(now.head))
@@ -252,7 +253,8 @@ func (c *Copier) compareRefs(now refsOf, before carried) ([]move, carried, error
 			moves = append(moves, move{name: name, old: have})
 		}
 	}
-	// Sort the moves, so that logs are easy to read. Repo.Update puts the changes into an order in which they are possible.
+	// Sort the moves, so that logs are easy to read. Repo.Update puts the changes into an order in which they are
+	// possible.
 	slices.SortFunc(moves, func(a, b move) int { return strings.Compare(a.name, b.name) })
 	return moves, after, nil
 }
@@ -291,7 +293,8 @@ func (c *Copier) changes(moves []move) ([]session.RefChange, error) {
 			continue
 		}
 		kept[m.old] = true
-		keep = append(keep, session.RefChange{Name: session.KeptPrefix(c.o.Session) + string(session.NewCheckpointID(time.Now())), New: m.old})
+		keep = append(keep,
+			session.RefChange{Name: session.KeptPrefix(c.o.Session) + string(session.NewCheckpointID(time.Now())), New: m.old})
 	}
 	return append(keep, changes...), nil
 }

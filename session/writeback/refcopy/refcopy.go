@@ -48,8 +48,8 @@ type Options struct {
 	GitDir string
 	// Format is the object format of the mount's repository.
 	Format object.Format
-	// Refs returns the known branches and tags of the mounted remote. A ref of the mount that has the same name and value as
-	// one of them is not copied.
+	// Refs returns the known branches and tags of the mounted remote. A ref of the mount that has the same name and value
+	// as one of them is not copied.
 	Refs func() []packedrefs.Ref
 	// Watch starts to watch the directory dir: until the function stop is called, it sends to the channel wake, without
 	// blocking, whenever a file appears in dir or dir is removed. fresh is false if dir is watched already; stop is
@@ -171,7 +171,8 @@ func (c *Copier) run(ctx context.Context) {
 		if !clock.Wait(ctx, settleDelay) {
 			return
 		}
-		select { // drop a signal that arrived during the delay, because the next pass also reads the changes that caused the signal
+		// drop a signal that arrived during the delay, because the next pass also reads the changes that caused the signal
+		select {
 		case <-c.wake:
 		default:
 		}
@@ -192,9 +193,9 @@ func (c *Copier) pass(ctx context.Context) (next time.Duration, err error) {
 			c.reportPass(err)
 		}
 	}()
-	// Read the refs after the watches were set. If a directory was not watched before, refs may have appeared in the directory
-	// after the reading and before the watch, so read the refs again. The number of tries is limited, because a process may
-	// create directories without end.
+	// Read the refs after the watches were set. If a directory was not watched before, refs may have appeared in the
+	// directory after the reading and before the watch, so read the refs again. The number of tries is limited, because a
+	// process may create directories without end.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
 		if err != nil {

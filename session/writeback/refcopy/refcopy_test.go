@@ -42,14 +42,16 @@ func TestCopier(t *testing.T) {
 			}
 			one := p.Commit("d/new.txt", "one")
 			start := time.Now()
-			await.Until(t, "the commit is in the session repository", func() bool { return p.InSession("refs/heads/main") == one.String() })
+			await.Until(t, "the commit is in the session repository",
+				func() bool { return p.InSession("refs/heads/main") == one.String() })
 			t.Logf("carried within %v", time.Since(start))
 			if p.Repo.Owned(p.Base) {
 				t.Error("a commit of the mounted remote was copied into the session's repository")
 			}
 			// An amended commit, a new branch, a tag, a note, a removed branch, and packed refs.
 			two := p.Commit("d/new.txt", "two", "--amend")
-			await.Until(t, "the amended commit is in the session repository", func() bool { return p.InSession("refs/heads/main") == two.String() })
+			await.Until(t, "the amended commit is in the session repository",
+				func() bool { return p.InSession("refs/heads/main") == two.String() })
 			if kept := p.Kept(); len(kept) != 1 || kept[0] != one.String() {
 				t.Errorf("kept refs after an amended commit: got %v, want %v", kept, one)
 			}
@@ -61,7 +63,8 @@ func TestCopier(t *testing.T) {
 			if err := c.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range []string{"refs/heads/feature/x", "refs/tags/v1", "refs/tags/light", "refs/notes/agent", "refs/heads/main"} {
+			for _, name := range []string{"refs/heads/feature/x", "refs/tags/v1", "refs/tags/light", "refs/notes/agent",
+				"refs/heads/main"} {
 				if got, want := p.InSession(name), mounted.Run(t, p.Work, "", "rev-parse", name); got != want {
 					t.Errorf("%s in the session's repository: got %q, want %s", name, got, want)
 				}
@@ -78,7 +81,8 @@ func TestCopier(t *testing.T) {
 			mounted.Run(t, p.Work, "", "tag", "-d", "light")
 			// The branch feature could not be created while feature/x existed.
 			mounted.Run(t, p.Work, "", "branch", "feature", three.String())
-			await.Until(t, "branch feature replaces branch feature/x", func() bool { return p.InSession("refs/heads/feature") == three.String() })
+			await.Until(t, "branch feature replaces branch feature/x",
+				func() bool { return p.InSession("refs/heads/feature") == three.String() })
 			if got := p.InSession("refs/heads/feature/x") + p.InSession("refs/tags/light"); got != "" {
 				t.Errorf("refs that were removed in the mount still exist: %s", got)
 			}
@@ -136,7 +140,8 @@ func TestCopierMissingObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.Flush(t.Context()); err != nil || p.InSession("refs/tags/v1") != tag {
-			t.Errorf("flush after the object was restored: got error %v and v1 at %q, want %s", err, p.InSession("refs/tags/v1"), tag)
+			t.Errorf("flush after the object was restored: got error %v and v1 at %q, want %s", err,
+				p.InSession("refs/tags/v1"), tag)
 		}
 	}
 }
@@ -177,7 +182,8 @@ func TestCopierSkipsRemoteRefs(t *testing.T) {
 	if err := c.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"refs/tags/theirs": false, "refs/tags/annotated": false, "refs/heads/main": false, "refs/heads/ours": true, "refs/tags/mine": true} {
+	for name, want := range map[string]bool{"refs/tags/theirs": false, "refs/tags/annotated": false,
+		"refs/heads/main": false, "refs/heads/ours": true, "refs/tags/mine": true} {
 		if got := p.InSession(name) != ""; got != want {
 			t.Errorf("%s exists in the session's repository: got %v, want %v", name, got, want)
 		}
@@ -215,7 +221,8 @@ func TestEmbeddedRepoServesGit(t *testing.T) {
 						t.Errorf("branch %s of the clone: got %s, want %v", branch, got, want)
 					}
 					for _, dir := range []string{copied, p.Session} {
-						if out, err := mounted.Try(t, dir, "", "fsck", "--strict", "--connectivity-only"); err != nil || strings.Contains(out, "missing") {
+						if out, err := mounted.Try(t, dir, "", "fsck", "--strict", "--connectivity-only"); err != nil ||
+							strings.Contains(out, "missing") {
 							t.Errorf("git fsck in %s: %v: %s", dir, err, out)
 						}
 					}

@@ -8,16 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena allocates memory outside the Go heap, so that the garbage collector neither scans nor counts it. A ref identifies a
-// block and stays valid while other blocks are allocated. Block sizes are rounded up to a size class, and a released block is
-// added to the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory
-// is used. This saves memory when several directories grow at the same time, because each of them releases its smaller leaves
-// one after the other.
+// arena allocates memory outside the Go heap, so that the garbage collector neither scans nor counts it. A ref
+// identifies a block and stays valid while other blocks are allocated. Block sizes are rounded up to a size class, and
+// a released block is added to the free list of its class. A small allocation may cut a part off a free block of a
+// larger class before new memory is used. This saves memory when several directories grow at the same time, because
+// each of them releases its smaller leaves one after the other.
 type arena struct {
 	chunks [][]byte
 	// next is the first granule in the last chunk that was never used.
 	next ref
-	// free holds the first free block of each class. The first bytes of a free block contain the ref of the next free block.
+	// free holds the first free block of each class. The first bytes of a free block contain the ref of the next free
+	// block.
 	free [classes]ref
 	// listed has a bit for each class up to fine: bit c is set if free[c] is not empty.
 	listed [(fine + 64) / 64]uint64
@@ -31,8 +32,8 @@ const (
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 
-	// fineLimit is a size in bytes. Up to this size, every number of granules is a class; above it, each doubling of the size has
-	// four classes.
+	// fineLimit is a size in bytes. Up to this size, every number of granules is a class; above it, each doubling of the
+	// size has four classes.
 	fineLimit = 1024
 	fine      = fineLimit / granule
 	classes   = fine + 4*12 + 1
@@ -65,8 +66,8 @@ func (a *arena) alloc(n int) ref {
 	}
 	granules := ref(size / granule)
 	end := ref(len(a.chunks) * perChunk)
-	// If the block does not fit into the rest of the chunk, the rest stays unused. The rest was never accessed, so it uses no
-	// physical memory.
+	// If the block does not fit into the rest of the chunk, the rest stays unused. The rest was never accessed, so it uses
+	// no physical memory.
 	if end-a.next < granules {
 		a.chunks = append(a.chunks, mapAnonymous(chunkSize))
 		a.next = max(end, 1)
@@ -104,7 +105,8 @@ func (a *arena) take(c int) ref {
 	return r
 }
 
-// larger returns the smallest class above c, but at most the class fine, that has a free block. It returns 0 if there is none.
+// larger returns the smallest class above c, but at most the class fine, that has a free block. It returns 0 if there
+// is none.
 func (a *arena) larger(c int) int {
 	for c++; c <= fine; c = (c | 63) + 1 {
 		if word := a.listed[c/64] >> (c % 64); word != 0 {
@@ -141,7 +143,8 @@ func (a *arena) close() {
 	*a = arena{}
 }
 
-// mapAnonymous returns n bytes of zeroed memory from the operating system. Like the Go heap, it panics if there is no memory.
+// mapAnonymous returns n bytes of zeroed memory from the operating system. Like the Go heap, it panics if there is no
+// memory.
 func mapAnonymous(n int) []byte {
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {

@@ -2,12 +2,12 @@ package state
 
 import "unsafe"
 
-// text is the header of a block with the target of a symbolic link. The field size is the length in bytes of the target, which
-// follows the header in memory.
+// text is the header of a block with the target of a symbolic link. The field size is the length in bytes of the
+// target, which follows the header in memory.
 type text struct{ size uint32 }
 
-// xattr is the header of one extended attribute in the linked list of a node. The name and the value of the attribute follow
-// the header in memory.
+// xattr is the header of one extended attribute in the linked list of a node. The name and the value of the attribute
+// follow the header in memory.
 type xattr struct {
 	next ref    // next attribute of the same node; 0 if there is none
 	size uint32 // length of the value in bytes
@@ -19,8 +19,8 @@ const (
 	xattrSize = int(unsafe.Sizeof(xattr{}))
 )
 
-// attributes keeps the link targets and extended attributes of a Table, in the table's arena. It has no lock: the rules of
-// Table apply.
+// attributes keeps the link targets and extended attributes of a Table, in the table's arena. It has no lock: the rules
+// of Table apply.
 type attributes struct{ arena *arena }
 
 // setTarget sets the target of a symbolic link, and releases the previous target.
@@ -45,8 +45,8 @@ func (s *attributes) dropTarget(r *record) {
 	}
 }
 
-// xattr returns the header, the name and the value of the attribute to which the ref at points. The name and the value point
-// into the arena.
+// xattr returns the header, the name and the value of the attribute to which the ref at points. The name and the value
+// point into the arena.
 func (s *attributes) xattr(at ref) (x *xattr, name string, value []byte) {
 	x = view[xattr](s.arena, at)
 	b := s.arena.bytes(at, xattrSize+int(x.len)+int(x.size))[xattrSize:]

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Batch is a sequence of puts, which are encoded as they are added. A put contains the new value instead of an operation, so
-// applying a batch twice has the same result as applying it once. The zero Batch is empty and ready to use.
+// Batch is a sequence of puts, which are encoded as they are added. A put contains the new value instead of an
+// operation, so applying a batch twice has the same result as applying it once. The zero Batch is empty and ready to
+// use.
 type Batch struct {
 	b    []byte
 	puts int
@@ -50,8 +51,8 @@ func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 //	kept       fields of a Kept in the order of the struct, with a uvarint of flags instead of the booleans
 //	unkept     first ID, last ID
 //
-// A new code must be added at the end, and the format version of package wal must be raised with it, because an older program
-// refuses a batch that contains an unknown code.
+// A new code must be added at the end, and the format version of package wal must be raised with it, because an older
+// program refuses a batch that contains an unknown code.
 type code byte
 
 const (
@@ -98,8 +99,8 @@ const (
 	maxValue  = 64 << 10
 )
 
-// PutInode sets the fields in which the inode in the parameter new differs from the inode in the parameter old, or all fields
-// if old is nil.
+// PutInode sets the fields in which the inode in the parameter new differs from the inode in the parameter old, or all
+// fields if old is nil.
 func (b *Batch) PutInode(new, old *Inode) {
 	mask := hasAll
 	if old != nil {
@@ -186,8 +187,8 @@ func (b *Batch) RemoveXattr(n Node, name string) {
 	b.name(name)
 }
 
-// Drop removes a node with its inode, target and attributes, and with its entries if it is a directory. Entries in other
-// directories that name the node stay.
+// Drop removes a node with its inode, target and attributes, and with its entries if it is a directory. Entries in
+// other directories that name the node stay.
 func (b *Batch) Drop(n Node) { b.put(putDrop, n) }
 
 // DeadContent records that a contents file must be removed.
@@ -206,8 +207,8 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	}
 }
 
-// Request records that the batch was made for the kernel's request with this id. The parameter made is the node that the
-// request created, or 0 if the request created none.
+// Request records that the batch was made for the kernel's request with this id. The parameter made is the node that
+// the request created, or 0 if the request created none.
 func (b *Batch) Request(id uint64, made Node) {
 	b.begin(putRequest)
 	b.uint(id)
@@ -220,8 +221,8 @@ func (b *Batch) Request(id uint64, made Node) {
 // ForgetRequests removes all recorded requests. It is used when these requests came from another kernel.
 func (b *Batch) ForgetRequests() { b.begin(putForgotten) }
 
-// entryAt does the same as SetEntry, or as Hide if n is 0, and also sets nth, the entry's number among the names with the same
-// hash. Only dumps use entryAt.
+// entryAt does the same as SetEntry, or as Hide if n is 0, and also sets nth, the entry's number among the names with
+// the same hash. Only dumps use entryAt.
 func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
 	if n == 0 {
 		b.entry(putHiddenAt, dir, name)

@@ -5,17 +5,17 @@ import (
 	"unsafe"
 )
 
-// counts holds the kernel's lookup counts of own nodes, in one 64-bit word for each slot. The upper 32 bits of a word are the
-// generation of the node, the lower 32 bits its count. If the generation in the word differs from the node's generation, the
-// count is 0, so the word of a slot need not be initialized for a new node. The memory is anonymous or supplied by the table's
-// owner, who may keep the memory longer than the table exists.
+// counts holds the kernel's lookup counts of own nodes, in one 64-bit word for each slot. The upper 32 bits of a word
+// are the generation of the node, the lower 32 bits its count. If the generation in the word differs from the node's
+// generation, the count is 0, so the word of a slot need not be initialized for a new node. The memory is anonymous or
+// supplied by the table's owner, who may keep the memory longer than the table exists.
 type counts struct {
 	chunks [][]byte // by slot number / slotsInChunk; nil where no node was stored yet
 	memory Memory   // supplies the memory; if nil, anonymous memory is used
 }
 
-// Memory returns CountChunk bytes of memory for lookup counts, for the chunk at the offset off in bytes. The memory is zero where
-// no lookup was counted.
+// Memory returns CountChunk bytes of memory for lookup counts, for the chunk at the offset off in bytes. The memory is
+// zero where no lookup was counted.
 type Memory func(off int64) ([]byte, error)
 
 // CountChunk is the unit in bytes in which memory for lookup counts is allocated.
@@ -65,8 +65,8 @@ func (c *counts) close() {
 	*c = counts{}
 }
 
-// Count starts to count lookups of own nodes. The function memory supplies the memory for the counts; if it is nil, anonymous
-// memory is used. Nodes that exist already have the counts that the supplied memory contains.
+// Count starts to count lookups of own nodes. The function memory supplies the memory for the counts; if it is nil,
+// anonymous memory is used. Nodes that exist already have the counts that the supplied memory contains.
 func (t *Table) Count(memory Memory) (err error) {
 	t.counts.close()
 	t.counts.memory = memory

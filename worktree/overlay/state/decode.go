@@ -11,7 +11,8 @@ import (
 // ErrBatch means that the bytes are not a valid batch.
 var ErrBatch = errors.New("invalid batch of changes")
 
-// put is one decoded put. Its name and value point into the batch. The field code determines which other fields are valid.
+// put is one decoded put. Its name and value point into the batch. The field code determines which other fields are
+// valid.
 type put struct {
 	code code
 	node Node // node or directory that the put changes
@@ -22,8 +23,8 @@ type put struct {
 	// mask holds the bits of the fields that a putInode sets (hasMode and following).
 	mask  uint64
 	inode Inode // only the fields in mask are valid
-	// number is, depending on the field code, the number of a contents file, the value of a counter, the number of a request,
-	// or the first ID in a range of Kept records.
+	// number is, depending on the field code, the number of a contents file, the value of a counter, the number of a
+	// request, or the first ID in a range of Kept records.
 	number uint64
 	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
@@ -38,7 +39,8 @@ type decoder struct {
 	bad  bool
 }
 
-// next decodes the next put into p. It returns false at the end of the batch. At an invalid put it sets d.bad and returns false.
+// next decodes the next put into p. It returns false at the end of the batch. At an invalid put it sets d.bad and
+// returns false.
 func (d *decoder) next(p *put) bool {
 	if len(d.rest) == 0 {
 		return false
@@ -95,7 +97,8 @@ func (d *decoder) next(p *put) bool {
 // fields decodes the mask and the fields of a putInode into p.
 func (d *decoder) fields(p *put) {
 	p.mask = d.uint(hasAll)
-	for i, v := range [...]*uint32{&p.inode.Mode, &p.inode.Nlink, &p.inode.UID, &p.inode.GID, &p.inode.Rdev, &p.inode.Flags} {
+	for i, v := range [...]*uint32{&p.inode.Mode, &p.inode.Nlink, &p.inode.UID, &p.inode.GID, &p.inode.Rdev,
+		&p.inode.Flags} {
 		if p.mask&(hasMode<<i) != 0 {
 			*v = uint32(d.uint(1<<32 - 1))
 		}

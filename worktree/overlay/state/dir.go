@@ -6,13 +6,14 @@ import (
 	"unsafe"
 )
 
-// directory holds the entries of one node, sorted by key. A key consists of the hash of the name and a number that distinguishes
-// names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose. An entry has the
-// same key for as long as it exists. So a key marks a position in the directory that stays valid while other entries are added
-// and removed. A dump contains the numbers of the keys, so a table that is built from the dump has the same keys.
+// directory holds the entries of one node, sorted by key. A key consists of the hash of the name and a number that
+// distinguishes names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on
+// purpose. An entry has the same key for as long as it exists. So a key marks a position in the directory that stays
+// valid while other entries are added and removed. A dump contains the numbers of the keys, so a table that is built
+// from the dump has the same keys.
 //
-// The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are stored in one
-// array.
+// The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are
+// stored in one array.
 type directory struct {
 	// present and hidden are the numbers of present and of hidden entries.
 	present, hidden uint32
@@ -55,8 +56,8 @@ func (e *dentry) name() string {
 // place is the position of an existing or new entry: the index of its leaf, and its index in the leaf.
 type place struct{ leaf, at int }
 
-// directories changes and searches the directories of a Table, whose blocks are in the table's arena. It has no lock: the rules
-// of Table apply. A record refers to its directory, so the methods take the record or the directory.
+// directories changes and searches the directories of a Table, whose blocks are in the table's arena. It has no lock:
+// the rules of Table apply. A record refers to its directory, so the methods take the record or the directory.
 type directories struct {
 	arena *arena
 	// hash is the seeded hash function, which determines the order of the names in directories.
@@ -75,7 +76,8 @@ func (s *directories) refs(l *leaf) []ref { return array[ref](s.arena, l.refs, i
 // dentry returns the entry at a ref.
 func (s *directories) dentry(r ref) *dentry { return view[dentry](s.arena, r) }
 
-// seek returns the place of the first entry whose key is at least key. The place may be behind the last entry of its leaf.
+// seek returns the place of the first entry whose key is at least key. The place may be behind the last entry of its
+// leaf.
 func (s *directories) seek(d *directory, key uint64) place {
 	leaves := s.leaves(d)
 	i := max(0, sort.Search(len(leaves), func(i int) bool { return leaves[i].first > key })-1)
@@ -86,8 +88,8 @@ func (s *directories) seek(d *directory, key uint64) place {
 	return place{i, sort.Search(len(refs), func(j int) bool { return s.dentry(refs[j]).key() >= key })}
 }
 
-// entry returns the entry at p with its place or, if p lies behind the last entry of its leaf, the first entry of the next
-// leaf. It returns nil at the end of the directory.
+// entry returns the entry at p with its place or, if p lies behind the last entry of its leaf, the first entry of the
+// next leaf. It returns nil at the end of the directory.
 func (s *directories) entry(d *directory, p place) (*dentry, place) {
 	leaves := s.leaves(d)
 	if p.leaf < len(leaves) && p.at == int(leaves[p.leaf].count) {
@@ -99,8 +101,8 @@ func (s *directories) entry(d *directory, p place) (*dentry, place) {
 	return s.dentry(s.refs(&leaves[p.leaf])[p.at]), p
 }
 
-// search returns the entry of a name with its place and key. If there is no such entry, search returns nil, and the place and
-// the key that a new entry with this name would have.
+// search returns the entry of a name with its place and key. If there is no such entry, search returns nil, and the
+// place and the key that a new entry with this name would have.
 func (s *directories) search(d *directory, name string) (e *dentry, p place, key uint64) {
 	hash := s.hash(name)
 	key = uint64(hash) << nthBits
@@ -138,9 +140,9 @@ func (s *directories) setEntry(r *record, name string, n Node) {
 	s.count(d, n, +1)
 }
 
-// setEntryAt does the same as setEntry for an entry that must have the number nth among the entries with the same hash. If
-// another entry has this number, setEntryAt moves that entry to a free number. The dump that is being applied contains the other
-// entry at a later position, and then restores its number.
+// setEntryAt does the same as setEntry for an entry that must have the number nth among the entries with the same hash.
+// If another entry has this number, setEntryAt moves that entry to a free number. The dump that is being applied
+// contains the other entry at a later position, and then restores its number.
 func (s *directories) setEntryAt(r *record, name string, n Node, nth uint16) {
 	if r.dir == 0 {
 		s.beginDir(r)
@@ -189,8 +191,8 @@ func (s *directories) addEntry(d *directory, name string, n Node, p place, key u
 	s.count(d, n, +1)
 }
 
-// count adds the number by, which may be negative, to the number of hidden entries if n is 0, and otherwise to the number of
-// present entries.
+// count adds the number by, which may be negative, to the number of hidden entries if n is 0, and otherwise to the
+// number of present entries.
 func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)

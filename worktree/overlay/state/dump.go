@@ -17,10 +17,11 @@ const (
 	dumpDone
 )
 
-// Dump appends about limit puts to b, beginning at the cursor c, and returns the cursor for the next call. Applied in order,
-// the puts of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if the caller also
-// applies them to the copy, in the same order relative to the dump's batches. If such a change affects a part that was already
-// dumped, applying it corrects the copy. A change of any other part is also contained in a later batch.
+// Dump appends about limit puts to b, beginning at the cursor c, and returns the cursor for the next call. Applied in
+// order, the puts of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if
+// the caller also applies them to the copy, in the same order relative to the dump's batches. If such a change affects
+// a part that was already dumped, applying it corrects the copy. A change of any other part is also contained in a
+// later batch.
 func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	end := b.puts + limit
 	for c.phase < dumpDone && b.puts < end {
@@ -51,7 +52,8 @@ func (t *Table) dumpNumbers(b *Batch) {
 	}
 }
 
-// dumpSlab dumps the records of a slab beginning at the cursor c. The entries of a large directory may take several calls.
+// dumpSlab dumps the records of a slab beginning at the cursor c. The entries of a large directory may take several
+// calls.
 func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	next := Cursor{phase: c.phase + 1}
 	s.each(c.index, func(i uint32, r *record) bool {

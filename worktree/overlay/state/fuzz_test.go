@@ -73,7 +73,8 @@ func FuzzApply(f *testing.F) {
 			t.Fatalf("requests: got %d before the dump, %d after it", table.Requests(), again.Requests())
 		}
 		if a != b || first.Puts() != second.Puts() || len(first.Bytes()) != len(second.Bytes()) {
-			t.Fatalf("totals: got %+v before the dump, %+v after it; dumps of %d and %d bytes", a, b, len(first.Bytes()), len(second.Bytes()))
+			t.Fatalf("totals: got %+v before the dump, %+v after it; dumps of %d and %d bytes", a, b, len(first.Bytes()),
+				len(second.Bytes()))
 		}
 		table.eachRecord(func(n Node, _ *record) bool { again.drop(n); return true })
 		if left := again.Totals(); left.Inodes+left.Entries+left.Hidden != 0 {

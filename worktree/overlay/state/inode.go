@@ -1,8 +1,8 @@
 package state
 
 // Node identifies a file system object for the lifetime of the overlay. Nodes below 1<<32 belong to the base tree. The
-// overlay's own nodes are generation<<32 | slot, with generations from 1: when a slot is used again, its generation rises, so
-// no node number is used twice.
+// overlay's own nodes are generation<<32 | slot, with generations from 1: when a slot is used again, its generation
+// rises, so no node number is used twice.
 type Node uint64
 
 // Own reports whether the node belongs to the overlay. It returns false for a node of the base tree.
@@ -27,7 +27,8 @@ type Inode struct {
 	Atime, Mtime, Ctime   int64  // times in nanoseconds since 1970
 	Content               uint64 // number of the contents file; 0 if there is none
 	Flags                 uint32 // FlagDirty, FlagUnsettled, FlagWritten
-	Parent                Node   // of a directory: the target of ".."; of a file: the directory of its latest name, used as a hint
+	// of a directory: the target of ".."; of a file: the directory of its latest name, used as a hint
+	Parent Node
 }
 
 // Presence is the overlay's record about a name in a directory.

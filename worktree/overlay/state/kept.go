@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Kept records a file or symbolic link that lost its name or its contents before a checkpoint stored it. The table stores the
-// record, but does not act on it.
+// Kept records a file or symbolic link that lost its name or its contents before a checkpoint stored it. The table
+// stores the record, but does not act on it.
 type Kept struct {
 	ID       uint64 // assigned by the owner, never 0
 	Content  uint64 // number of a contents file that is dead, or whose node has no name; 0 for a symbolic link
@@ -48,7 +48,8 @@ func (b *Batch) Keep(k Kept) {
 	b.string(k.Path)
 	b.string(k.Target)
 	if k.Size < 0 || k.At < 0 || k.Path == "" || len(k.Path) > MaxKeptPath || len(k.Target) > maxTarget {
-		b.fail("kept file %d: invalid length: size %d, path %d bytes, link target %d bytes", k.ID, k.Size, len(k.Path), len(k.Target))
+		b.fail("kept file %d: invalid length: size %d, path %d bytes, link target %d bytes", k.ID, k.Size, len(k.Path),
+			len(k.Target))
 	}
 }
 
@@ -82,7 +83,8 @@ type keptRecords map[uint64]Kept
 
 // add stores a Kept record, and replaces the record with the same ID.
 func (m *keptRecords) add(k Kept) {
-	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // the strings point into the batch, whose memory is reused
+	// the strings point into the batch, whose memory is reused
+	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target)
 	if *m == nil {
 		*m = keptRecords{}
 	}

@@ -116,8 +116,8 @@ func (t *nodes) list(i uint32, r *record) {
 // ErrFull means that no node number is left.
 var ErrFull = errors.New("no free node number")
 
-// NewNode reserves an own node. The caller then puts the inode of the node with PutInode, or calls CancelNode. NewNode returns
-// ErrFull if no number is left, or the error of Memory.
+// NewNode reserves an own node. The caller then puts the inode of the node with PutInode, or calls CancelNode. NewNode
+// returns ErrFull if no number is left, or the error of Memory.
 func (t *Table) NewNode() (Node, error) {
 	// Use the slots in the list first, then free slots that a replay has not listed.
 	for t.free != 0 {
@@ -141,7 +141,8 @@ func (t *Table) NewNode() (Node, error) {
 	return 0, ErrFull
 }
 
-// counted allocates the memory for the lookup count of a new node. If that fails, it cancels the node and returns the error.
+// counted allocates the memory for the lookup count of a new node. If that fails, it cancels the node and returns the
+// error.
 func (t *Table) counted(n Node) (Node, error) {
 	if err := t.counts.reach(slot(n)); err != nil {
 		t.CancelNode(n)
@@ -150,8 +151,8 @@ func (t *Table) counted(n Node) (Node, error) {
 	return n, nil
 }
 
-// reserve reserves slot i for a node with the next generation. It returns false if the slot is in use, or if it has used up
-// all its generations.
+// reserve reserves slot i for a node with the next generation. It returns false if the slot is in use, or if it has
+// used up all its generations.
 func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	g := max(r.key, t.floor)
 	if r.is(recordUsed|recordReserved) || g == noGeneration {

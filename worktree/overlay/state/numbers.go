@@ -5,7 +5,8 @@ import (
 	"unsafe"
 )
 
-// numbers maps numbers other than 0 to small numbers. It is a hash table with linear probing, stored outside the Go heap.
+// numbers maps numbers other than 0 to small numbers. It is a hash table with linear probing, stored outside the Go
+// heap.
 type numbers struct {
 	memory []byte // memory of cells
 	cells  []cell // the length is a power of two
@@ -25,8 +26,8 @@ func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// The method at returns the index of the cell that has the key. If no cell has the key, it returns the index of the free cell
-// in which the key must be stored.
+// The method at returns the index of the cell that has the key. If no cell has the key, it returns the index of the
+// free cell in which the key must be stored.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {

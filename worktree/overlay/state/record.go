@@ -14,8 +14,8 @@ type record struct {
 	// key is the current or last generation of the slot for an own node, and the node number for a base node.
 	key                 uint32
 	dir, target, xattrs ref // blocks in the arena; 0 means none
-	// state holds the bits recordUsed to recordListed. For own nodes, the bits above them hold the next slot in the list of free
-	// slots.
+	// state holds the bits recordUsed to recordListed. For own nodes, the bits above them hold the next slot in the list
+	// of free slots.
 	state uint32
 }
 

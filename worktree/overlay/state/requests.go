@@ -1,8 +1,8 @@
 package state
 
-// requests holds the latest requests of the kernel that changed something. If the process dies before it has replied to a
-// request, the kernel sends the request again. The next process then finds the request here, and does not make the change
-// twice.
+// requests holds the latest requests of the kernel that changed something. If the process dies before it has replied to
+// a request, the kernel sends the request again. The next process then finds the request here, and does not make the
+// change twice.
 type requests struct {
 	ring []request
 	next int // index of the oldest request in ring, once the ring is full
@@ -35,8 +35,8 @@ func (r *requests) each(emit func(id uint64, made Node)) {
 	}
 }
 
-// Request reports whether the request with this ID made a change, and returns the node that the request created, or 0 if it
-// created none. It searches all recorded requests.
+// Request reports whether the request with this ID made a change, and returns the node that the request created, or 0
+// if it created none. It searches all recorded requests.
 func (t *Table) Request(id uint64) (made Node, ok bool) {
 	for _, r := range t.requests.ring {
 		if r.id == id {

@@ -8,8 +8,8 @@ import (
 // Seed is the key of the hash function that orders the names in the directories of a table.
 type Seed [16]byte
 
-// hash returns the SipHash-1-3 of a name. The order of the hashes is unpredictable without the seed. Unlike hash/maphash,
-// hash returns the same value in every process and every build of the program.
+// hash returns the SipHash-1-3 of a name. The order of the hashes is unpredictable without the seed. Unlike
+// hash/maphash, hash returns the same value in every process and every build of the program.
 func (s *Seed) hash(name string) uint32 {
 	k0, k1 := binary.LittleEndian.Uint64(s[:]), binary.LittleEndian.Uint64(s[8:])
 	v0, v1 := k0^0x736f6d6570736575, k1^0x646f72616e646f6d

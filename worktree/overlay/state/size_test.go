@@ -54,7 +54,8 @@ func TestMemoryPerFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := parents[i%dirs]
-			b.PutInode(&Inode{Node: n, Mode: 0o100644, Nlink: 1, Size: 1000, Atime: now, Mtime: now, Ctime: now, Content: uint64(i + 1), Parent: dir}, nil)
+			b.PutInode(&Inode{Node: n, Mode: 0o100644, Nlink: 1, Size: 1000, Atime: now, Mtime: now, Ctime: now,
+				Content: uint64(i + 1), Parent: dir}, nil)
 			b.SetEntry(dir, fmt.Sprintf("file%06d.go", i), n)
 			apply()
 		}
@@ -76,7 +77,8 @@ func TestMemoryPerFile(t *testing.T) {
 			longest = max(longest, time.Since(slice))
 			bytes += len(b.Bytes())
 		}
-		t.Logf("%d directories: %.1f bytes a file, create %v each (apply %v), look-up %v, dump %d MB in %v, longest slice %v", dirs, each,
+		t.Logf("%d directories: %.1f bytes a file, create %v each (apply %v), look-up %v, dump %d MB in %v, longest slice %v",
+			dirs, each,
 			time.Since(start)/files, applying/files, looking/files, bytes>>20, time.Since(from), longest)
 		if each > 150 && !await.Race {
 			t.Errorf("%d directories: got %.1f bytes per file", dirs, each)

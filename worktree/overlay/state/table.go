@@ -1,9 +1,10 @@
 // Package state keeps in memory everything that differs from the base tree: inodes, directory entries, link targets and
-// extended attributes. It enforces no rules: its owner is responsible for link counts, and for entries whose inodes exist.
+// extended attributes. It enforces no rules: its owner is responsible for link counts, and for entries whose inodes
+// exist.
 //
-// A Table changes only by Apply, with bytes that a Batch has encoded. The same bytes, replayed from a log, produce the same
-// table. The memory is outside the Go heap, in one arena and two slabs of records. A file with a short name uses about 140
-// bytes.
+// A Table changes only by Apply, with bytes that a Batch has encoded. The same bytes, replayed from a log, produce the
+// same table. The memory is outside the Go heap, in one arena and two slabs of records. A file with a short name uses
+// about 140 bytes.
 package state
 
 import (
@@ -12,8 +13,8 @@ import (
 	"strings"
 )
 
-// Table is the state. It has no locks: reads may run concurrently with each other and with Remember and Forget, and every other
-// method needs exclusive access.
+// Table is the state. It has no locks: reads may run concurrently with each other and with Remember and Forget, and
+// every other method needs exclusive access.
 type Table struct {
 	nodes
 	requests requests
@@ -44,8 +45,8 @@ func NewSeeded(s Seed) *Table {
 	return t
 }
 
-// Close releases the memory. Values that point into that memory, such as names passed to emit functions, must not be used
-// afterwards.
+// Close releases the memory. Values that point into that memory, such as names passed to emit functions, must not be
+// used afterwards.
 func (t *Table) Close() {
 	t.arena.close()
 	t.own.close()
@@ -64,8 +65,8 @@ func (t *Table) Apply(batch []byte) error {
 	return t.Replay(batch)
 }
 
-// Replay does the same as Apply without first checking the batch. It is meant for batches that a table has applied before. If the
-// batch is invalid nevertheless, Replay returns ErrBatch and may have applied a part of the batch.
+// Replay does the same as Apply without first checking the batch. It is meant for batches that a table has applied
+// before. If the batch is invalid nevertheless, Replay returns ErrBatch and may have applied a part of the batch.
 func (t *Table) Replay(batch []byte) error {
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
@@ -126,7 +127,8 @@ func (t *Table) putInode(r *record, p *put) {
 	}
 	in := &p.inode
 	for i, f := range [...]struct{ to, from *uint32 }{
-		{&r.mode, &in.Mode}, {&r.nlink, &in.Nlink}, {&r.uid, &in.UID}, {&r.gid, &in.GID}, {&r.rdev, &in.Rdev}, {&r.flags, &in.Flags},
+		{&r.mode, &in.Mode}, {&r.nlink, &in.Nlink}, {&r.uid, &in.UID}, {&r.gid, &in.GID}, {&r.rdev, &in.Rdev},
+		{&r.flags, &in.Flags},
 	} {
 		if p.mask&(hasMode<<i) != 0 {
 			*f.to = *f.from
@@ -175,7 +177,8 @@ func (t *Table) wipe(r *record) {
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
 
-// Inode returns the inode of a node, and false if the table has none. It copies the record and does not allocate memory.
+// Inode returns the inode of a node, and false if the table has none. It copies the record and does not allocate
+// memory.
 func (t *Table) Inode(n Node) (Inode, bool) {
 	r := t.find(n)
 	if r == nil || !r.is(recordInode) {
@@ -184,8 +187,8 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The running time is
-// logarithmic in the number of entries.
+// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The running
+// time is logarithmic in the number of entries.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.dirs.search(view[directory](&t.arena, r.dir), name); e != nil {
@@ -200,8 +203,8 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 
 // ReadDir calls emit for the entries that follow the cookie in the parameter after (0 means from the start), until emit
 // returns false. The name points into the table, so the caller must clone a name that it keeps. The node of a hidden
-// entry is 0. Cookies are below 1<<49. An entry that exists during a whole series of calls is emitted exactly once, even
-// if other entries change between two calls.
+// entry is 0. Cookies are below 1<<49. An entry that exists during a whole series of calls is emitted exactly once,
+// even if other entries change between two calls.
 func (t *Table) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {
@@ -294,12 +297,13 @@ func (t *Table) Counter(c Counter) uint64 {
 	return t.counters[c]
 }
 
-// Totals returns the numbers of stored objects and the memory that they use, without the memory of Kept records and lookup
-// counts.
+// Totals returns the numbers of stored objects and the memory that they use, without the memory of Kept records and
+// lookup counts.
 func (t *Table) Totals() Totals {
 	all := Totals{Inodes: t.inodes, Entries: t.dirs.present, Hidden: t.dirs.hidden}
 	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))
-	all.Bytes = t.own.bytes() + t.base.bytes() + int64(len(t.arena.chunks)*chunkSize+len(t.index.memory)+len(t.dead.memory))
+	all.Bytes = t.own.bytes() + t.base.bytes() +
+		int64(len(t.arena.chunks)*chunkSize+len(t.index.memory)+len(t.dead.memory))
 	return all
 }
 

@@ -20,7 +20,8 @@ type shadow struct {
 }
 
 func newShadow() *shadow {
-	return &shadow{map[Node]Inode{}, map[Node]map[string]Node{}, map[Node]string{}, map[Node]map[string]string{}, map[uint64]bool{}}
+	return &shadow{map[Node]Inode{}, map[Node]map[string]Node{}, map[Node]string{}, map[Node]map[string]string{},
+		map[uint64]bool{}}
 }
 
 func set[K, L comparable, V any](m map[K]map[L]V, k K, l L, v V) {
@@ -42,7 +43,8 @@ func (s *shadow) step(rnd *rand.Rand, pool []Node, b *Batch) {
 	name := fmt.Sprint("name", rnd.IntN(600))
 	switch rnd.IntN(14) {
 	case 0, 1:
-		in := Inode{Node: n, Mode: rnd.Uint32(), Size: rnd.Int64N(9) - 1, Mtime: -rnd.Int64(), Content: rnd.Uint64N(5), Parent: child}
+		in := Inode{Node: n, Mode: rnd.Uint32(), Size: rnd.Int64N(9) - 1, Mtime: -rnd.Int64(), Content: rnd.Uint64N(5),
+			Parent: child}
 		if old, ok := s.inodes[n]; ok {
 			b.PutInode(&in, &old)
 		} else {
@@ -146,8 +148,10 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 		t.Fatalf("unreferenced contents: got %d, want %d", len(dead), len(s.dead))
 	}
 	all := got.Totals()
-	if all.Inodes != int64(len(s.inodes)) || all.Entries != int64(entries) || all.Hidden != int64(hidden) || all.Dead != int64(len(dead)) {
-		t.Fatalf("totals: got %+v, want %d inodes, %d entries, %d hidden names, %d unreferenced contents", all, len(s.inodes), entries, hidden, len(dead))
+	if all.Inodes != int64(len(s.inodes)) || all.Entries != int64(entries) || all.Hidden != int64(hidden) ||
+		all.Dead != int64(len(dead)) {
+		t.Fatalf("totals: got %+v, want %d inodes, %d entries, %d hidden names, %d unreferenced contents", all, len(s.inodes),
+			entries, hidden, len(dead))
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// work appends, syncs and rotates at random until an operation fails or the log has n records. It stores in *synced the number of
-// records that a Sync has acknowledged, and returns the number of appended records.
+// work appends, syncs and rotates at random until an operation fails or the log has n records. It stores in *synced the
+// number of records that a Sync has acknowledged, and returns the number of appended records.
 func work(rnd *rand.Rand, l *Log, have, n int, synced *atomic.Int64) (int, error) {
 	for have < n {
 		if err := l.Append(record(have), int64(have)-5); err != nil {
@@ -94,7 +94,8 @@ func TestPowerCuts(t *testing.T) {
 			l, rec, err := Open(filepath.Join(dir, "log"), o)
 			if err == nil {
 				if r.n < int(synced.Load()) {
-					t.Fatalf("seed %d, cut %d: got %d records, but %d had been synced, recovery %+v", seed, cut, r.n, synced.Load(), rec)
+					t.Fatalf("seed %d, cut %d: got %d records, but %d had been synced, recovery %+v", seed, cut, r.n,
+						synced.Load(), rec)
 				}
 				synced.Store(int64(r.n)) // Open syncs the records that it has read
 				_, err = work(rnd, l, r.n, r.n+60, &synced)
@@ -115,7 +116,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// The n-th disk operation fails, for each n until a run has no fault: no appended record is lost, and none exists twice.
+// The n-th disk operation fails, for each n until a run has no fault: no appended record is lost, and none exists
+// twice.
 func TestEveryOperationMayFail(t *testing.T) {
 	for n, failed := 1, true; failed; n++ {
 		failed = false

@@ -30,8 +30,8 @@ type file struct {
 	spare   atomic.Pointer[chunk]
 	want    chan struct{} // wakes the goroutine that prepares spare; unmap closes it
 	stopped chan struct{} // closed when that goroutine has ended
-	// growing is held while a chunk is made. A goroutine that holds the owner's locks may take growing. A goroutine that holds
-	// growing must not take the owner's locks.
+	// growing is held while a chunk is made. A goroutine that holds the owner's locks may take growing. A goroutine that
+	// holds growing must not take the owner's locks.
 	growing sync.Mutex
 	made    int64 // index of the next chunk to map, counted from the beginning of the file; protected by growing
 	taken   int64 // number of bytes of the file whose disk space is allocated; protected by growing
@@ -71,12 +71,13 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	return l, nil
 }
 
-// resume prepares a file for appending at the offset end, behind which the file contains only zeros; the parameter last is the
-// sequence number of the last record. The function set writes the header. If the parameter sync is true, the file is synced.
+// resume prepares a file for appending at the offset end, behind which the file contains only zeros; the parameter last
+// is the sequence number of the last record. The function set writes the header. If the parameter sync is true, the
+// file is synced.
 //
-// The parameter taken is the length in bytes of the part of the file whose disk space is already allocated. A takeover that
-// needs no more than this part must not fail on a full disk. So resume maps the chunk of the last existing byte, and not the
-// chunk that the next record may need.
+// The parameter taken is the length in bytes of the part of the file whose disk space is already allocated. A takeover
+// that needs no more than this part must not fail on a full disk. So resume maps the chunk of the last existing byte,
+// and not the chunk that the next record may need.
 func resume(f disk.File, end int64, last uint64, taken int64, set func(*header), sync bool) (*file, error) {
 	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, taken: taken}
 	l.made = (end - 1) / chunkSize
@@ -108,8 +109,8 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 	return l, nil
 }
 
-// grow returns the next chunk. If the background goroutine has not prepared it, grow makes the chunk and waits for the file
-// system.
+// grow returns the next chunk. If the background goroutine has not prepared it, grow makes the chunk and waits for the
+// file system.
 func (l *file) grow() (*chunk, error) {
 	if c := l.spare.Swap(nil); c != nil {
 		return c, nil
@@ -139,7 +140,8 @@ func (l *file) makeLocked() (*chunk, error) {
 	return &chunk{off, mem}, nil
 }
 
-// reserve allocates the disk space of the chunks that the next n bytes of records need, and of the chunk that prepare makes ahead.
+// reserve allocates the disk space of the chunks that the next n bytes of records need, and of the chunk that prepare
+// makes ahead.
 func (l *file) reserve(n int64) error {
 	l.growing.Lock()
 	defer l.growing.Unlock()
@@ -154,8 +156,8 @@ func (l *file) reserve(n int64) error {
 	return nil
 }
 
-// prepare is the goroutine that makes the next chunk before it is needed. It ignores errors, because append meets the same
-// error when it needs the chunk.
+// prepare is the goroutine that makes the next chunk before it is needed. It ignores errors, because append meets the
+// same error when it needs the chunk.
 func (l *file) prepare() {
 	defer close(l.stopped)
 	for range l.want {
@@ -170,8 +172,8 @@ func (l *file) prepare() {
 	}
 }
 
-// append adds a record with a time in nanoseconds since 1970. If append fails, the file is unchanged. It returns EFBIG if the
-// record is longer than maxRecord.
+// append adds a record with a time in nanoseconds since 1970. If append fails, the file is unchanged. It returns EFBIG
+// if the record is longer than maxRecord.
 func (l *file) append(record []byte, time int64) (err error) {
 	if len(record) > maxRecord {
 		return fmt.Errorf("append %d bytes to log %s: %w", len(record), l.disk.Name(), syscall.EFBIG)
@@ -191,7 +193,8 @@ func (l *file) append(record []byte, time int64) (err error) {
 	l.end, l.appended = end, l.appended+1
 	// Full chunks are never written again, so their mappings are released.
 	for l.end >= l.chunks[0].off+chunkSize && len(l.chunks) > 1 {
-		_ = l.disk.Unmap(l.chunks[0].mem) // the error is ignored, because the record was appended even if the mapping is not released
+		// the error is ignored, because the record was appended even if the mapping is not released
+		_ = l.disk.Unmap(l.chunks[0].mem)
 		l.chunks = l.chunks[1:]
 	}
 	// Prepare the next chunk when half of the last chunk is used.
@@ -201,9 +204,9 @@ func (l *file) append(record []byte, time int64) (err error) {
 	return nil
 }
 
-// copy writes a record to the mapping, with the length of the record last. If the file system cannot store a page although its
-// space was allocated (on a full copy-on-write file system or a failing disk), the kernel sends SIGBUS. copy converts the signal
-// into an error that wraps EIO.
+// copy writes a record to the mapping, with the length of the record last. If the file system cannot store a page
+// although its space was allocated (on a full copy-on-write file system or a failing disk), the kernel sends SIGBUS.
+// copy converts the signal into an error that wraps EIO.
 func (l *file) copy(h *head, record []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -235,8 +238,8 @@ func (l *file) at(off int64) []byte {
 	return c.mem[off-c.off:]
 }
 
-// sync writes at least the records with sequence numbers up to the number want to disk, so that they survive a power cut. The
-// caller must not call sync concurrently. The lock mu protects the fields end and appended.
+// sync writes at least the records with sequence numbers up to the number want to disk, so that they survive a power
+// cut. The caller must not call sync concurrently. The lock mu protects the fields end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
 		return fmt.Errorf("sync log %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)

@@ -11,8 +11,8 @@ type header struct {
 	magic   [8]byte
 	version uint32
 	order   uint32 // the constant byteOrder, in the byte order of the host
-	// epoch is a random number that is part of every checksum, so that neither records of another log nor data of users can be
-	// mistaken for records.
+	// epoch is a random number that is part of every checksum, so that neither records of another log nor data of users
+	// can be mistaken for records.
 	epoch  uint64
 	crc    uint32 // checksum of the fields above
 	clean  uint32 // 1 if the log was closed with all records synced
@@ -47,9 +47,9 @@ func (h *header) seed() uint32 {
 	return crc32.Checksum(binary.NativeEndian.AppendUint64(nil, h.epoch), castagnoli)
 }
 
-// head is the header of a record: its length as u32, CRC-32C as u32, sequence number as u64 and time as i64 in nanoseconds
-// since 1970. The checksum covers the file's epoch, the head with 0 as checksum, and the bytes of the record. The length is
-// written last.
+// head is the header of a record: its length as u32, CRC-32C as u32, sequence number as u64 and time as i64 in
+// nanoseconds since 1970. The checksum covers the file's epoch, the head with 0 as checksum, and the bytes of the
+// record. The length is written last.
 type head [recordHead]byte
 
 // set fills the head of a record, including the checksum.
@@ -82,6 +82,6 @@ func (h *head) sequence() uint64 { return binary.NativeEndian.Uint64(h[8:]) }
 // time returns the time of the record in nanoseconds since 1970.
 func (h *head) time() int64 { return int64(binary.NativeEndian.Uint64(h[16:])) }
 
-// occupied returns the number of bytes that a record of this length occupies in the file, with its head. Records begin at
-// multiples of 8.
+// occupied returns the number of bytes that a record of this length occupies in the file, with its head. Records begin
+// at multiples of 8.
 func occupied(length int) int64 { return (recordHead + int64(length) + 7) &^ 7 }

@@ -1,15 +1,15 @@
-// Package wal is the overlay's write-ahead log. An acknowledged record survives the death of the process without a system
-// call, and a power cut after a Sync.
+// Package wal is the overlay's write-ahead log. An acknowledged record survives the death of the process without a
+// system call, and a power cut after a Sync.
 //
-// Append copies a record into a memory mapping of the file. From then on the record is in the page cache, so the death of the
-// process loses nothing. Sync makes the kernel write the record to disk, so that it also survives a power cut.
+// Append copies a record into a memory mapping of the file. From then on the record is in the page cache, so the death
+// of the process loses nothing. Sync makes the kernel write the record to disk, so that it also survives a power cut.
 //
-// A file is a header of one page, then records, then zeros. The length of a record is stored last, so a process that dies
-// while it copies a record leaves no record. Disk space is allocated before it is mapped, one chunk ahead: on a full disk
-// Append returns an error and has appended nothing.
+// A file is a header of one page, then records, then zeros. The length of a record is stored last, so a process that
+// dies while it copies a record leaves no record. Disk space is allocated before it is mapped, one chunk ahead: on a
+// full disk Append returns an error and has appended nothing.
 //
-// Lock order: Rotation.Commit and Sync take syncing, then mu. A caller that holds mu waits for the disk only if the file must
-// grow before the background goroutine has prepared the next chunk.
+// Lock order: Rotation.Commit and Sync take syncing, then mu. A caller that holds mu waits for the disk only if the
+// file must grow before the background goroutine has prepared the next chunk.
 package wal
 
 import (
@@ -30,10 +30,11 @@ type Options struct {
 	// Replay is called for each record, the oldest first. The record is valid until Replay returns. If Replay returns
 	// ErrRefused, the record is treated as invalid and the log ends before it; any other error fails Open.
 	Replay func(record []byte, time int64) error
-	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. If LostFound is empty, the
-	// tail is saved in the directory of the log.
+	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. If LostFound is
+	// empty, the tail is saved in the directory of the log.
 	LostFound string
-	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append to such a log fails.
+	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append to such a log
+	// fails.
 	Salvage bool
 	// BootID is the boot ID of the host; if it is empty, the file system FS returns the boot ID.
 	BootID string
@@ -66,8 +67,8 @@ func (e *DamageError) Error() string {
 var (
 	// ErrRefused is returned by Options.Replay for a record that is valid but cannot be used.
 	ErrRefused = errors.New("log record cannot be applied")
-	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, so a later
-	// sync would succeed although the bytes of these pages are lost. A Rotation writes all records to a new file.
+	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, so a
+	// later sync would succeed although the bytes of these pages are lost. A Rotation writes all records to a new file.
 	ErrUnsynced = errors.New("an earlier sync of the log failed")
 	// ErrVersion means that an incompatible version of this program wrote the log.
 	ErrVersion = errors.New("unknown version of the overlay's log")
@@ -89,9 +90,9 @@ type Log struct {
 	dirDirty bool      // whether the file's directory entry may not be on disk yet; protected by syncing
 }
 
-// Append adds a record, which must not be empty, with a time in nanoseconds since 1970. Once Append has returned, the record
-// survives the death of the process, but not yet a power cut. Append returns EROFS if the log was opened with Salvage or is
-// closed.
+// Append adds a record, which must not be empty, with a time in nanoseconds since 1970. Once Append has returned, the
+// record survives the death of the process, but not yet a power cut. Append returns EROFS if the log was opened with
+// Salvage or is closed.
 func (l *Log) Append(record []byte, time int64) error {
 	if len(record) == 0 {
 		return errEmpty
@@ -110,7 +111,8 @@ func (l *Log) Append(record []byte, time int64) error {
 	return nil
 }
 
-// Reserve allocates disk space for n further bytes of records in the present file of the log, so that Append needs none.
+// Reserve allocates disk space for n further bytes of records in the present file of the log, so that Append needs
+// none.
 func (l *Log) Reserve(n int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,8 +122,9 @@ func (l *Log) Reserve(n int64) error {
 	return l.file.reserve(n)
 }
 
-// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that begin during
-// a sync share the next sync: the first of these calls that gets the lock syncs the records of all of them.
+// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that
+// begin during a sync share the next sync: the first of these calls that gets the lock syncs the records of all of
+// them.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	if l.file == nil {
@@ -135,9 +138,9 @@ func (l *Log) Sync() error {
 	return l.syncLocked(want)
 }
 
-// syncLocked syncs the file up to the record with the sequence number in the parameter want. The caller holds l.syncing. If a
-// Rotation has replaced the file since the caller determined this number, the rotation has synced the records, and syncLocked
-// does nothing.
+// syncLocked syncs the file up to the record with the sequence number in the parameter want. The caller holds
+// l.syncing. If a Rotation has replaced the file since the caller determined this number, the rotation has synced the
+// records, and syncLocked does nothing.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync log %s: %w", l.path, os.ErrClosed)

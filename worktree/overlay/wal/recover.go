@@ -14,9 +14,9 @@ import (
 
 // Open opens the log at path, or creates it. If it returns a *DamageError or ErrVersion, it has not changed the file.
 //
-// After a power cut, bytes behind the last valid record are cut and saved in LostFound, if they lie behind the part that is
-// known to be synced. If the log was written in the current boot of the host, only the last record may be incomplete. Any other
-// invalid part is reported as damage.
+// After a power cut, bytes behind the last valid record are cut and saved in LostFound, if they lie behind the part
+// that is known to be synced. If the log was written in the current boot of the host, only the last record may be
+// incomplete. Any other invalid part is reported as damage.
 func Open(path string, o Options) (*Log, Recovery, error) {
 	l := &Log{fs: o.FS, path: path}
 	if l.fs == nil {
@@ -47,9 +47,9 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		return l, found.Recovery, f.Close()
 	}
 	if err == nil {
-		// If a process was killed in this boot, its records may not be synced. Open need not wait for the disk in this case: the
-		// header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the directory,
-		// because a rotation may have renamed the file.
+		// If a process was killed in this boot, its records may not be synced. Open need not wait for the disk in this case:
+		// the header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the
+		// directory, because a rotation may have renamed the file.
 		mustSync := found.Clean || found.PowerLost
 		l.dirDirty = !mustSync
 		taken := int64(0)
@@ -87,8 +87,9 @@ type recovered struct {
 	size int64 // size of the file in bytes
 }
 
-// recover replays the log file and, unless Salvage is set, cuts the bytes behind the last record. The order in which its writes
-// reach the disk does not matter: until a header with the current boot ID is synced, the next Open repeats the writes.
+// recover replays the log file and, unless Salvage is set, cuts the bytes behind the last record. The order in which
+// its writes reach the disk does not matter: until a header with the current boot ID is synced, the next Open repeats
+// the writes.
 func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	var r recovered
 	st, err := f.Stat()
@@ -96,7 +97,8 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 		return r, err
 	}
 	var h header
-	if _, err := f.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&h)), unsafe.Sizeof(h)), 0); err != nil && !errors.Is(err, io.EOF) {
+	if _, err := f.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&h)), unsafe.Sizeof(h)), 0); err != nil &&
+		!errors.Is(err, io.EOF) {
 		return r, err
 	}
 	if err := l.checkHeader(&h); err != nil {

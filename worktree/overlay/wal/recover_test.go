@@ -30,7 +30,8 @@ func written(t *testing.T, n, synced int) (log []byte, ends []int64) {
 	return log, ends
 }
 
-// A process may be killed at any byte of an append: complete records exist, an incomplete one does not, and the log can be used.
+// A process may be killed at any byte of an append: complete records exist, an incomplete one does not, and the log can
+// be used.
 func TestTornTailIsCut(t *testing.T) {
 	log, ends := written(t, 6, 2)
 	for at := ends[2]; at < ends[5]; at += 3 {
@@ -172,14 +173,15 @@ func TestHeaderIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err := Open(path, Options{})
-		if damage := (*DamageError)(nil); !errors.Is(err, c.want) && c.want != nil || c.want == nil && !errors.As(err, &damage) {
+		if damage := (*DamageError)(nil); !errors.Is(err, c.want) && c.want != nil ||
+			c.want == nil && !errors.As(err, &damage) {
 			t.Errorf("open a log with a flipped bit in its %s: got %v", name, err)
 		}
 	}
 }
 
-// For arbitrary bytes after a valid header, replay returns only records with the right checksums, tail returns bytes of the file, and
-// after a cut the log can be used.
+// For arbitrary bytes after a valid header, replay returns only records with the right checksums, tail returns bytes of
+// the file, and after a cut the log can be used.
 func FuzzReplay(f *testing.F) {
 	seed := (&header{epoch: 7}).seed()
 	encode := func(log []byte, sequence uint64, record string) []byte {

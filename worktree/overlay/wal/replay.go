@@ -14,8 +14,8 @@ type replayed struct {
 	refused bool   // whether the next record is valid, but Options.Replay refused it
 }
 
-// replay calls emit for the records of a file of size bytes, up to the first invalid or refused record. It reads the file instead
-// of mapping it, so that a bad sector causes an error and not a signal.
+// replay calls emit for the records of a file of size bytes, up to the first invalid or refused record. It reads the
+// file instead of mapping it, so that a bad sector causes an error and not a signal.
 func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, time int64) error) (replayed, error) {
 	at := replayed{end: headerSize}
 	in := bufio.NewReaderSize(io.NewSectionReader(f, headerSize, max(0, size-headerSize)), 1<<20)
@@ -42,9 +42,9 @@ func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, tim
 	}
 }
 
-// next returns the next record. The result ok is false if the record is invalid or the log ends at this position. The parameter
-// rest is the number of bytes up to the end of the file. A record that fits into the reader's buffer is not consumed: the caller
-// must discard it.
+// next returns the next record. The result ok is false if the record is invalid or the log ends at this position. The
+// parameter rest is the number of bytes up to the end of the file. A record that fits into the reader's buffer is not
+// consumed: the caller must discard it.
 func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
 	b, err := in.Peek(recordHead)
 	if err != nil {
@@ -77,8 +77,8 @@ func notEOF(err error) error {
 	return err
 }
 
-// tail examines the bytes behind the end of the log. It returns the number of valid records there, and the offset behind the
-// last byte that is not zero.
+// tail examines the bytes behind the end of the log. It returns the number of valid records there, and the offset
+// behind the last byte that is not zero.
 func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int64, err error) {
 	from := at.end
 	end = from

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Rotation replaces a log by a shorter log with the same meaning. While the rotation runs, every record that is appended to the
-// log is also appended to the new log, between the records that the rotation itself adds. So when Commit is called, a replay of
-// either log has the same result.
+// Rotation replaces a log by a shorter log with the same meaning. While the rotation runs, every record that is
+// appended to the log is also appended to the new log, between the records that the rotation itself adds. So when
+// Commit is called, a replay of either log has the same result.
 type Rotation struct {
 	log  *Log
 	file *file
@@ -61,8 +61,8 @@ func (r *Rotation) Append(record []byte, time int64) error {
 	return r.err
 }
 
-// Commit replaces the old log by the new log. If Commit fails, the old log stays in use, unless only the sync of the directory
-// failed: in that case the new log is in use, and the next Sync syncs the directory again.
+// Commit replaces the old log by the new log. If Commit fails, the old log stays in use, unless only the sync of the
+// directory failed: in that case the new log is in use, and the next Sync syncs the directory again.
 func (r *Rotation) Commit() error {
 	l := r.log
 	l.mu.Lock()
@@ -94,8 +94,8 @@ func (r *Rotation) Commit() error {
 	return errors.Join(err, old.close())
 }
 
-// replaceLocked syncs the new log, renames it to the path of the old log and returns the old file. It holds l.mu during the
-// rename, so that no Append runs between the rename and the replacement of l.file. The caller holds log.syncing.
+// replaceLocked syncs the new log, renames it to the path of the old log and returns the old file. It holds l.mu during
+// the rename, so that no Append runs between the rename and the replacement of l.file. The caller holds log.syncing.
 func (r *Rotation) replaceLocked() (old *file, err error) {
 	if err := r.sync(); err != nil {
 		return nil, err

@@ -90,8 +90,8 @@ func TestAbortedRotationLeavesTheLog(t *testing.T) {
 	}
 }
 
-// A Sync that waits for a Commit has counted the records of the old log. So records that are appended while the new log is synced must
-// be on disk when Commit returns.
+// A Sync that waits for a Commit has counted the records of the old log. So records that are appended while the new log
+// is synced must be on disk when Commit returns.
 func TestCommitSyncsWhatCameMeanwhile(t *testing.T) {
 	var l *Log
 	var late atomic.Int64

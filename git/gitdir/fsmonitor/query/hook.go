@@ -10,10 +10,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HookName is the name of the hook program. CarefulName is the name under which git 2.32 to 2.42 start the same program. These
-// versions have a bug in `git diff HEAD` and `git diff-index HEAD`: for files that the monitor reports as unchanged, they compare
-// stat data that they have not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). Under the name
-// CarefulName the hook fails for these commands, so that git examines the files without the monitor.
+// HookName is the name of the hook program. CarefulName is the name under which git 2.32 to 2.42 start the same
+// program. These versions have a bug in `git diff HEAD` and `git diff-index HEAD`: for files that the monitor reports
+// as unchanged, they compare stat data that they have not read, and report some of the files as deleted (fixed by git's
+// commit 6a044a2048). Under the name CarefulName the hook fails for these commands, so that git examines the files
+// without the monitor.
 const (
 	HookName    = "artifactfs-fsmonitor"
 	CarefulName = HookName + "-careful"
@@ -25,8 +26,8 @@ func IsHook(name string) bool {
 	return name == HookName || name == CarefulName
 }
 
-// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args has three elements: the
-// path of the hook in the git directory, the version of the protocol, which must be 2, and a token.
+// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args has three
+// elements: the path of the hook in the git directory, the version of the protocol, which must be 2, and a token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2
@@ -41,8 +42,8 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell. The
-// parameter pid is the parent of the hook. gitCommand returns nil if it finds no git process.
+// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell.
+// The parameter pid is the parent of the hook. gitCommand returns nil if it finds no git process.
 func gitCommand(pid int) []string {
 	for range 2 {
 		p := proc.Of(pid)
@@ -62,8 +63,9 @@ func gitCommand(pid int) []string {
 	return nil
 }
 
-// misread reports whether the git command compares a commit with the working tree, so that the bug described at CarefulName may
-// affect it. An argument that may be a commit or a path counts as a commit unless a file of that name exists.
+// misread reports whether the git command compares a commit with the working tree, so that the bug described at
+// CarefulName may affect it. An argument that may be a commit or a path counts as a commit unless a file of that name
+// exists.
 func misread(argv []string) bool {
 	if len(argv) == 0 {
 		return false

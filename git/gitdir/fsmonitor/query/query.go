@@ -19,15 +19,15 @@ import (
 // Socket is the name of the socket in a git directory. git's own client uses the same name.
 const Socket = "fsmonitor--daemon.ipc"
 
-// patience is how long the client waits for an answer. After that time, git searches the working tree for changes without the
-// monitor.
+// patience is how long the client waits for an answer. After that time, git searches the working tree for changes
+// without the monitor.
 const patience = 30 * time.Second
 
 // ErrCut means that the other side has closed the connection early, or has sent something that is not a pkt-line.
 var ErrCut = errors.New("invalid pkt-line")
 
-// Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if there are
-// more than limit bytes of data, or a packet of another kind.
+// Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if there
+// are more than limit bytes of data, or a packet of another kind.
 func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	var all []byte
 	for {
@@ -35,7 +35,8 @@ func Read(r *pktline.Reader, limit int) ([]byte, error) {
 		switch {
 		case err == io.EOF, err == nil && kind == pktline.Flush:
 			return all, nil // like git, accept the end of the input in place of a flush packet
-		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
+		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data,
+			len(all)+len(data) > limit:
 			return nil, ErrCut
 		case err != nil:
 			return nil, err
@@ -56,13 +57,13 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
-// tries is the maximum number of times that Changes sends a query. It sends the query again if the monitor closes the connection,
-// because the monitor may have died and its successor listens on the same socket.
+// tries is the maximum number of times that Changes sends a query. It sends the query again if the monitor closes the
+// connection, because the monitor may have died and its successor listens on the same socket.
 const tries = 3
 
-// Changes queries the monitor of a git directory for the changes since the journal position token. It writes the answer to w
-// unchanged: the next token and a NUL, and then every changed path, each followed by a NUL. The path "/" in the answer means that
-// the monitor does not know which paths have changed, so git must examine all of them.
+// Changes queries the monitor of a git directory for the changes since the journal position token. It writes the answer
+// to w unchanged: the next token and a NUL, and then every changed path, each followed by a NUL. The path "/" in the
+// answer means that the monitor does not know which paths have changed, so git must examine all of them.
 func Changes(gitDir, token string, w io.Writer) error {
 	for try := 1; ; try++ {
 		answer, err := ask(gitDir, token)
@@ -100,8 +101,8 @@ func ask(gitDir, token string) ([]byte, error) {
 	return answer, nil
 }
 
-// dial connects to the socket. It uses the descriptor of the socket's directory, because the path of a socket is limited
-// to 107 bytes (unix(7)).
+// dial connects to the socket. It uses the descriptor of the socket's directory, because the path of a socket is
+// limited to 107 bytes (unix(7)).
 func dial(gitDir string) (*os.File, error) {
 	dir, err := os.Open(gitDir)
 	if err != nil {

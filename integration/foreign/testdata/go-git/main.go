@@ -1,5 +1,5 @@
-// A small command line for go-git: clone, commit, push and fetch. The tests describe its arguments (suite_test.go). It is a module of
-// its own, because the project does not need the dependencies of go-git's commands.
+// A small command line for go-git: clone, commit, push and fetch. The tests describe its arguments (suite_test.go). It
+// is a module of its own, because the project does not need the dependencies of go-git's commands.
 package main
 
 import (
@@ -62,7 +62,8 @@ func run(args []string) error {
 		spec := config.RefSpec(fmt.Sprintf("%s%s:refs/heads/%s", force, source, args[3]))
 		return r.Push(&git.PushOptions{RemoteName: "origin", RefSpecs: []config.RefSpec{spec}, Auth: auth})
 	default:
-		if err := r.Fetch(&git.FetchOptions{RemoteName: "origin", Auth: auth}); err != nil && !errors.Is(err, git.NoErrAlreadyUpToDate) {
+		if err := r.Fetch(&git.FetchOptions{RemoteName: "origin", Auth: auth}); err != nil &&
+			!errors.Is(err, git.NoErrAlreadyUpToDate) {
 			return err
 		}
 		ref, err := r.Reference("refs/remotes/origin/main", true)

@@ -88,7 +88,8 @@ func run(dir, log string, pause time.Duration) error {
 			result = strings.TrimSpace("ok " + result)
 		}
 		now := time.Now()
-		if _, err := fmt.Fprintf(l, "%d %d %s %s\n", now.UnixMicro(), now.Sub(begun).Microseconds(), operation, result); err != nil {
+		if _, err := fmt.Fprintf(l, "%d %d %s %s\n", now.UnixMicro(), now.Sub(begun).Microseconds(), operation,
+			result); err != nil {
 			return err
 		}
 		select {

@@ -1,8 +1,8 @@
 // Command gitserve serves the git repositories below a directory over HTTP, with the latency and bandwidth of a distant
 // server, for demonstrations and measurements.
 //
-// It prints one URL on each line, and then serves until SIGINT or SIGTERM. If its standard input is a pipe, it also ends when
-// the pipe is closed, so that it does not outlive the program that started it.
+// It prints one URL on each line, and then serves until SIGINT or SIGTERM. If its standard input is a pipe, it also
+// ends when the pipe is closed, so that it does not outlive the program that started it.
 package main
 
 import (
@@ -41,7 +41,8 @@ func run() (err error) {
 	defer stop()
 
 	// Without the flag -log, packs are not read, because that would take processor time that the measurement needs.
-	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr, FinishPushes: true}
+	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged,
+		Stderr: os.Stderr, FinishPushes: true}
 	s, err := gittest.Serve(o)
 	if err != nil {
 		return err

@@ -117,7 +117,8 @@ func TestServesUntilToldToEnd(t *testing.T) {
 }
 
 func TestBadArguments(t *testing.T) {
-	for _, args := range [][]string{{"-root", "/nonexistent"}, {"-root", t.TempDir()}, {"-root", root(t), "more"}, {"-root", root(t), "-addr", "nowhere"}} {
+	for _, args := range [][]string{{"-root", "/nonexistent"}, {"-root", t.TempDir()}, {"-root", root(t), "more"},
+		{"-root", root(t), "-addr", "nowhere"}} {
 		cmd := exec.Command(os.Args[0], args...)
 		cmd.Env = append(os.Environ(), "GITSERVE_TEST=1")
 		out, err := cmd.CombinedOutput()

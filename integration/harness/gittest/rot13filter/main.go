@@ -26,7 +26,8 @@ type filter struct {
 }
 
 func main() {
-	delay := flag.Bool("delay", false, "return files that may be delayed only when git asks for the list of available files")
+	delay := flag.Bool("delay", false,
+		"return files that may be delayed only when git asks for the list of available files")
 	trace := flag.String("trace", os.DevNull, "append a line for each operation to this `file`")
 	flag.Parse()
 	f := filter{in: bufio.NewReader(os.Stdin), out: bufio.NewWriter(os.Stdout)}
