@@ -8,14 +8,15 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// bulk is the request in flight that names a commit or trees, and whose answer contains many blobs. A want of one of these blobs
-// joins the batch and is not requested by its id. shared.mu protects the fields.
+// bulk is the request in flight that names a commit or trees, and whose answer contains many blobs. A want of one of
+// these blobs joins the batch and is not requested by its id. shared.mu protects the fields.
 type bulk struct {
 	batch *Batch
 	left  map[object.ID]struct{} // blobs that have not arrived yet
 }
 
-// covers reports whether the answer to the bulk request will probably contain a blob. b may be nil. The caller holds shared.mu.
+// covers reports whether the answer to the bulk request will probably contain a blob. b may be nil. The caller holds
+// shared.mu.
 func (b *bulk) covers(id object.ID) bool {
 	if b == nil {
 		return false
@@ -41,7 +42,8 @@ func (t *table) join(w prioritize.Want, f *Pending) bool {
 // again. SendBulk returns the blobs that have not arrived, and the error of send. If another bulk request is in flight,
 // SendBulk first waits for its end.
 func (p *Pipeline) SendBulk(ctx context.Context, ids map[object.ID]struct{},
-	send func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error) (left map[object.ID]struct{}, err error) {
+	send func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error,
+) (left map[object.ID]struct{}, err error) {
 	select {
 	case p.bulkToken <- struct{}{}:
 		defer func() { <-p.bulkToken }()

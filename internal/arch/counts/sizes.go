@@ -1,13 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
+	"go/token"
 	"slices"
 	"strings"
 )
 
-const longLine = 140 // maximum length of a line in columns; a tab counts as one column
+// Maximum lengths of lines in columns, in which a tab counts as one. Strings and tables in comments are not broken,
+// because they are easier to read and to find whole.
+const (
+	longLine = 120
+	longText = 140 // of a line with a string or of a table
+)
 
 // sizes holds the figures of the product's source text.
 type sizes struct {
@@ -25,8 +32,9 @@ func sizesOf(sources []*source, packages map[string][]*source) sizes {
 		all := strings.Split(strings.TrimSuffix(string(s.text), "\n"), "\n")
 		n.lines += len(all)
 		n.packages[s.dir] += len(all)
+		texts := textLines(s)
 		for i, line := range all {
-			if len([]rune(line)) > longLine {
+			if columns := len([]rune(line)); columns > longText || columns > longLine && !texts[i] {
 				n.long = append(n.long, fmt.Sprintf("%s:%d", s.path, i+1))
 			}
 		}
@@ -48,6 +56,29 @@ func sizesOf(sources []*source, packages map[string][]*source) sizes {
 	return n
 }
 
+// textLines returns the indexes of the lines that contain a part of a string, or that are a table or an example in a
+// comment.
+func textLines(s *source) map[int]bool {
+	lines := map[int]bool{}
+	index := func(p token.Pos) int { return bytes.Count(s.text[:p-s.ast.FileStart], []byte("\n")) }
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
+			for i, last := index(text.Pos()), index(text.End()); i <= last; i++ {
+				lines[i] = true
+			}
+		}
+		return true
+	})
+	for _, group := range s.ast.Comments {
+		for _, c := range group.List {
+			if strings.HasPrefix(c.Text, "//\t") {
+				lines[index(c.Pos())] = true
+			}
+		}
+	}
+	return lines
+}
+
 // printSizes prints the numbers of lines and packages, the share of comment lines, the median number of exported names,
 // and the largest packages.
 func printSizes(sources []*source, packages map[string][]*source, worst int) {
@@ -60,7 +91,8 @@ func printSizes(sources []*source, packages map[string][]*source, worst int) {
 	printWorst("lines of package", n.packages, worst)
 }
 
-// commentLines returns the number of lines of a file that are not blank, and the number of those that contain only a comment.
+// commentLines returns the number of lines of a file that are not blank, and the number of those that contain only a
+// comment.
 func commentLines(s *source) (written, commented int) {
 	inside := false
 	for line := range strings.Lines(string(s.text)) {
