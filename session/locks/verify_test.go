@@ -66,8 +66,8 @@ func TestVerify(t *testing.T) {
 		{"release of all by an administrator", admin, File{Version: version}, ""},
 		{"forced removal", bound, force, ""},
 		{"forced removal under another name", Pusher{Actor: "eve", Session: "try"}, force,
-			`by "bob" of session "try", but the token is of eve`},
-		{"forced removal for another session", Pusher{Actor: "bob", Session: "x"}, force, "but the token is of bob"},
+			`names the user "bob" and the session "try", but the token belongs to eve`},
+		{"forced removal for another session", Pusher{Actor: "bob", Session: "x"}, force, "but the token belongs to bob"},
 		{"forced removal with another lock in the record", bound, edit(func(f *File) {
 			*f = force
 			f.Forced = append([]Forced(nil), force.Forced...)
