@@ -292,7 +292,7 @@ func TestLocksOfUnreachableSessionRemote(t *testing.T) {
 	check(t, os.Rename(c.Path+".away", c.Path))
 
 	// An agent sees the same by its tools, and locks and unlocks for its session.
-	a := w.agent(one.Dir)
+	a := w.agent(one.Dir, "--tools", "lock,locks,unlock")
 	var reply control.SessionLocksReply
 	a.ok("lock", map[string]any{"paths": []string{"free"}, "reason": "by an agent", "ttl_seconds": 600}, &reply)
 	if len(reply.Done) != 1 || reply.Done[0].Expires.Sub(reply.Done[0].Since) != 10*time.Minute {

@@ -94,7 +94,7 @@ func TestPromoteFastForward(t *testing.T) {
 	if got := w.git(w.r.Path, "rev-parse", "main"); got != reply.Old {
 		t.Errorf("a dry run moved the branch from %s to %s", reply.Old, got)
 	}
-	a := w.agent(w.m.Dir)
+	a := w.agent(w.m.Dir, "--tools", "promote")
 	var planned control.SessionPromoteReply
 	if a.ok("promote", map[string]any{"checkpoint": "HEAD", "dry_run": true}, &planned); !planned.DryRun ||
 		planned.Total != 1 || planned.New != reply.New {
