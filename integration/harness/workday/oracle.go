@@ -50,6 +50,9 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 	}
 	agrees := func(i int) (string, error) {
 		is, err := Look(ctx, p.dir)
+		if err == nil && p.takeMergedNotes(ctx, o.ledger[i].State, is) {
+			is, err = Look(ctx, p.dir)
+		}
 		if err != nil {
 			return "", err
 		}

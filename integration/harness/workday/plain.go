@@ -125,6 +125,24 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 // make runs a step in the plain tree. It ignores the exit status, because a step may fail.
 func (p *plain) make(ctx context.Context, e Entry) { _ = e.command(ctx, p.dir).Run() }
 
+// takeMergedNotes sets the notes refs of the plain tree to those of the State was, where these contain everything that the
+// plain tree has. The daemon merges the notes that the session remote has, among them those that the session pushed
+// after its last checkpoint, before the kill. takeMergedNotes reports whether it has set a ref.
+func (p *plain) takeMergedNotes(ctx context.Context, was, is State) (set bool) {
+	for _, line := range without(was.Refs, is.Refs) {
+		id, name, _ := strings.Cut(line, " ")
+		if !strings.HasPrefix(name, "refs/notes/") {
+			continue
+		}
+		if _, err := run(ctx, p.dir, nil, "git", "merge-base", "--is-ancestor", name, id); err != nil {
+			continue
+		}
+		_, err := run(ctx, p.dir, nil, "git", "update-ref", name, id)
+		set = set || err == nil
+	}
+	return set
+}
+
 // view is the state of a plain tree at one moment. It is read without git.
 type view struct {
 	files map[string]string // "MODE CONTENT" by path, for paths that git does not ignore

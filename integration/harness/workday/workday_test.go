@@ -358,3 +358,33 @@ func TestLookSeesEditInSecondOfIndex(t *testing.T) {
 		t.Errorf("tree is still %s after an edit of f", is.Tree)
 	}
 }
+
+// TestMergedNotesAreTaken checks that a plain tree takes notes that contain its own, and no others.
+func TestMergedNotesAreTaken(t *testing.T) {
+	p := &plain{dir: cloned(t)}
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := run(t.Context(), p.dir, nil, append([]string{"git"}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	const ref = "refs/notes/commits"
+	git("notes", "add", "-m", "own")
+	own := git("rev-parse", ref)
+	git("notes", "append", "-m", "of the session remote")
+	more := look(t, p.dir)
+	git("update-ref", ref, own)
+	if !p.takeMergedNotes(t.Context(), more, look(t, p.dir)) || more.Differs(look(t, p.dir)) != "" {
+		t.Error("notes with those of the plain tree were not taken")
+	}
+	git("notes", "remove")
+	git("update-ref", "-d", ref)
+	git("notes", "add", "-m", "others")
+	others := look(t, p.dir)
+	git("update-ref", ref, own)
+	if p.takeMergedNotes(t.Context(), others, look(t, p.dir)) || git("rev-parse", ref) != own {
+		t.Error("notes without those of the plain tree were taken")
+	}
+}
