@@ -62,7 +62,8 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	if s.Mount.Agent.Guards() || !s.Contents.Snapshot().Whole() {
 		return false
 	}
-	// If all contents are on this host, later lookups do not have to wait.
+	// If all contents are on this host, and the index contains their data, later lookups do not have to wait. As long as
+	// the daemon still completes the index, it must know the running git commands.
 	h := s.Contents.View.Counts(ctx)
-	return h.Fetched == h.Blobs
+	return h.Fetched == h.Blobs && s.Index.isFilled()
 }

@@ -33,6 +33,7 @@ func (ix *Index) Fill(ctx context.Context, filled bool) {
 	if filled {
 		arrived = ix.Contents.Before.Blobs
 	}
+	ix.filled.Store(arrived)
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
 		// Counts walks through the whole tree, so it is called only if the store has received blobs since the last check.
 		if now := ix.Mount.Store.Stats().Blobs; now != arrived {
@@ -48,6 +49,7 @@ func (ix *Index) Fill(ctx context.Context, filled bool) {
 				}
 			}
 		}
+		ix.filled.Store(arrived)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,6 +48,8 @@ type Index struct {
 	// indexed is the number of blobs that the store had received when this process wrote git's index, or negative if
 	// this process has not written the index.
 	indexed int64
+	// filled is the store's count of received blobs when Fill last found nothing more to add to the index.
+	filled atomic.Int64
 }
 
 // write writes git's first index, with the files of the base tree, unless an index exists. was is the index of the
@@ -103,6 +106,10 @@ func (ix *Index) emitBase(ctx context.Context, emit func(index.Entry) error) err
 		return err
 	})
 }
+
+// isFilled reports whether the index contains the data of all contents that the store has received, so that Fill does
+// not lock the index until more contents arrive.
+func (ix *Index) isFilled() bool { return ix.filled.Load() == ix.Mount.Store.Stats().Blobs }
 
 // HasIndex reports whether the git directory gitDir contains an index. An existing index is maintained by git commands,
 // so the mount writes none.

@@ -75,6 +75,7 @@ type Side struct {
 // New returns s, after it has set the functions of s.Index that s itself provides.
 func New(s *Side) *Side {
 	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
+	s.Index.filled.Store(-1)
 	s.device = sync.OnceValues(func() (uint32, error) { return mountpoint.DeviceOf(s.Mount.Dir) })
 	return s
 }
