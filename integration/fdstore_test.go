@@ -41,7 +41,7 @@ func TestDescriptorStoreKeepsMounts(t *testing.T) {
 			t.Logf("log of the services:\n%s", log[max(0, len(log)-16<<10):])
 		}
 	})
-	_, endKeep := w.service("keep", "--fd-store", socket)
+	keep, endKeep := w.service("keep", "--fd-store", socket)
 	t.Cleanup(func() { endKeep() })
 	args := []string{"--state", w.state, "daemon", "--fd-store", socket, "--on-term", "leave"}
 	cmd, endDaemon := w.service(args...)
@@ -69,6 +69,11 @@ func TestDescriptorStoreKeepsMounts(t *testing.T) {
 				endKeep()
 				time.Sleep(100 * time.Millisecond)
 			}
+			// At the same time means before the store has confirmed that it has everything. If it ended after that, no process
+			// would have the descriptors.
+			if i == 4 {
+				check(t, keep.Process.Signal(syscall.SIGSTOP))
+			}
 			check(t, cmd.Process.Signal(syscall.SIGTERM))
 			if i == 4 {
 				endKeep()
@@ -85,7 +90,7 @@ func TestDescriptorStoreKeepsMounts(t *testing.T) {
 		cmd, endDaemon = w.service(args...)
 		x.works("all processes of the daemon have ended")
 		endKeep()
-		_, endKeep = w.service("keep", "--fd-store", socket)
+		keep, endKeep = w.service("keep", "--fd-store", socket)
 		w.until("the daemon has stored everything again", func() bool { return kept().Files >= stored.Files })
 		x.strike(1, syscall.SIGKILL, 100*time.Millisecond)
 	}
