@@ -27,6 +27,22 @@ func (e Environment) Encode() []byte {
 	return b.Bytes()
 }
 
+// ForPrograms returns the environment for programs that the user has configured, such as filters, and for git. It
+// leaves out the variables of artifactfs. They are for the program that makes tokens for the mount, and may be secrets
+// that other programs must not see. If no variable is left, it returns nil.
+func (e Environment) ForPrograms() Environment {
+	var kept Environment
+	for _, v := range e {
+		if !strings.HasPrefix(v, ownPrefix) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// ownPrefix is the prefix of the names of the variables of artifactfs.
+const ownPrefix = "ARTIFACTFS_"
+
 // DecodeEnvironment returns the environment that Encode has encoded.
 func DecodeEnvironment(text []byte) Environment {
 	var e Environment
@@ -70,7 +86,7 @@ func CallerEnvironment() Environment {
 				v = name + "=" + dir + "/" + value
 			}
 		}
-		if size += len(v) + 1; strings.HasPrefix(name, "ARTIFACTFS_") || size > maxEnvironment || !utf8.ValidString(name) {
+		if size += len(v) + 1; strings.HasPrefix(name, ownPrefix) || size > maxEnvironment || !utf8.ValidString(name) {
 			size -= len(v) + 1
 			continue
 		}

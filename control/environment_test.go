@@ -27,3 +27,14 @@ func TestCallerEnvironment(t *testing.T) {
 		t.Errorf("a printed environment shows %.80s", shown)
 	}
 }
+
+// TestEnvironmentForPrograms checks that programs of the user do not get the variables of artifactfs.
+func TestEnvironmentForPrograms(t *testing.T) {
+	e := Environment{"A=1", "ARTIFACTFS_SERVER_TOKEN=secret", "B=ARTIFACTFS_SERVER_TOKEN=no"}
+	if got, want := e.ForPrograms(), (Environment{"A=1", "B=ARTIFACTFS_SERVER_TOKEN=no"}); !slices.Equal(got, want) {
+		t.Errorf("environment for programs: got %q, want %q", []string(got), []string(want))
+	}
+	if got := e[1:2].ForPrograms(); got != nil {
+		t.Errorf("environment without other variables: got %q, want nil", []string(got))
+	}
+}

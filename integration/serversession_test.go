@@ -45,6 +45,29 @@ func noToken(t *testing.T, what, text string) {
 	}
 }
 
+// Filters are programs of the user, and get neither the token for the REST API nor any other variable of artifactfs.
+func TestFiltersGetNoToken(t *testing.T) {
+	t.Parallel()
+	w, c, _ := hosted(t)
+	m := w.bare("team/app", "--create", "--session", "first", "--wait", "git")
+	w.sh(m.Dir, "echo '*.filtered filter=shown' >.gitattributes && echo text >a.filtered && git add . && git commit -qm filtered && git push -q origin HEAD:main")
+	w.unmount(m)
+	shown := filepath.Join(w.root, "environment")
+	w.env = append(w.env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=filter.shown.smudge",
+		"GIT_CONFIG_VALUE_0=env >"+shown+"; cat", "KEPT_FOR_FILTERS=yes")
+	again := w.bare("team/app", "--create", "--session", "second", "--wait", "git")
+	if got := w.sh(again.Dir, "cat a.filtered"); got != "text" {
+		t.Errorf("filtered file: got %q", got)
+	}
+	env := string(must[[]byte](t)(os.ReadFile(shown)))
+	if !strings.Contains(env, "KEPT_FOR_FILTERS=yes\n") {
+		t.Errorf("environment of a filter: got %q, want that of the mount", env)
+	}
+	if strings.Contains(env, c.token) || strings.Contains(env, "ARTIFACTFS_") {
+		t.Errorf("a filter has variables of artifactfs: %q", env)
+	}
+}
+
 // A session on a private repository of the server can be resumed on another machine after the first machine has died,
 // and a fork of the repository from a checkpoint of the session has its files. Commands get no token except the one for
 // the REST API.

@@ -36,7 +36,7 @@ func (c *Contents) OpenView(s gitdir.Checkout, f Filtering) (err error) {
 	if f.Inside {
 		env = append(env, gitcmd.Alternates(filepath.Join(c.Store.GitDir(), "objects")))
 	}
-	user, log := c.of.Request.Environment, c.of.Log.With(zap.String("mount", c.of.Dir))
+	user, log := c.of.Request.Environment.ForPrograms(), c.of.Log.With(zap.String("mount", c.of.Dir))
 	programs := filter.New(filter.Options{
 		Dir: c.of.Dir, Base: user, Env: env, Deadline: filterDeadline, Ready: f.Ready, Log: log,
 	})
