@@ -51,7 +51,7 @@ const insideURL = "file:///artifactfs"
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
-	case !o.Inside && core.Option("worktree") != o.WorkTree:
+	case !o.Inside && core.Option("worktree") != o.WorkTree && !isLinked(core.Option("worktree"), path, o.WorkTree):
 		core.SetOption("worktree", o.WorkTree)
 		changed = true
 	case o.Inside && core.HasOption("worktree"):
