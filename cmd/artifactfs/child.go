@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/namespace"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
@@ -34,19 +34,12 @@ func fromTerminal(s os.Signal) bool {
 }
 
 // runChild runs a command in a directory of the mount and returns the exit code of the command, or 128 plus the number
-// of the signal that killed it. If the command could not be started, runChild returns an error with an exit code.
+// of the signal that killed it. If view is not nil, the command sees the mount at another path. If the command could
+// not be started, runChild returns an error with an exit code.
 //
 // It does not use Cmd.Wait, because only wait4(2) reports that CMD was stopped. CMD inherits stdin, stdout and stderr
 // unchanged.
-func runChild(a *cli.App, command []string, dir string) (int, error) {
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.Stdout, a.Stderr
-	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory in PATH is relative to the working directory of CMD
-		cmd.Err = nil
-	}
-	cmd.Env = childEnvironment(dir)
-
+func runChild(a *cli.App, command []string, dir string, view *namespace.View) (int, error) {
 	var wanted []os.Signal
 	for _, s := range forwarded {
 		if !signal.Ignored(s) { // CMD inherits the signals that this process ignores.
@@ -60,21 +53,24 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 	terminal := openTerminal()
 	defer terminal.close()
 
-	if err := cmd.Start(); err != nil {
-		err = cannotRun(command[0], err)
+	child, err := startChild(a, command, dir, view)
+	if child == nil {
 		return control.AsError(err).Code, err
 	}
+	if err != nil {
+		cli.PrintError(a.Stderr, control.AsError(err))
+	}
 	ended := make(chan unix.WaitStatus, 1)
-	go func() { ended <- terminal.wait(cmd.Process.Pid) }()
+	go func() { ended <- terminal.wait(child.Pid) }()
 	for {
 		select {
 		case s := <-signals:
 			// If the process group is in the foreground, the terminal has also sent its signals to CMD.
 			if !fromTerminal(s) || !terminal.ours() {
-				cmd.Process.Signal(s)
+				child.Signal(s)
 			}
 		case status := <-ended:
-			cmd.Process.Release()
+			child.Release()
 			terminal.restore(status)
 			if status.Signaled() {
 				return 128 + int(status.Signal()), nil

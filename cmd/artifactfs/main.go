@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/namespace"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
@@ -28,6 +29,9 @@ func main() {
 	}
 	if inotify.IsProcess(os.Args) {
 		os.Exit(inotify.Run(os.Args[1], os.Stdin))
+	}
+	if namespace.IsProcess(os.Args) {
+		os.Exit(runInNamespace(os.Args))
 	}
 	serving.HideSecrets()
 	cli.CompleteEnvironment()

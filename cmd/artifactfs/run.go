@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/namespace"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
@@ -39,6 +40,8 @@ type runOptions struct {
 	discard bool
 	// keep is the time for which the session is kept; 0 means until the session is discarded.
 	keep cli.Days
+	// shown selects an existing mount, and the path at which CMD sees the mount.
+	shown shown
 	// command is CMD with its arguments.
 	command []string
 }
@@ -60,6 +63,10 @@ for another 7 days. --discard deletes the changes permanently when CMD has exite
 Processes that still use the mount after CMD has exited have 2 seconds to finish. Then run prints their names and
 unmounts; they lose access to the files.
 
+--at PATH shows the mount at PATH to CMD and its children, in a mount namespace of their own. Use it for programs that
+have stored absolute paths, such as virtual environments and build directories: in a fork, PATH is the directory of the
+parent session. Without REMOTE, CMD runs in an existing mount: that of the current directory, or of -C.
+
 Run has the flags of mount (run --help --all lists them), and each can be set by an environment variable, as for mount.
 $ARTIFACTFS_REMOTE is used if there is no argument REMOTE, and $ARTIFACTFS_DIR if there is no --dir.
 
@@ -69,7 +76,8 @@ could not be saved, and 5 if a part of them is not on the session remote yet.`,
 		Example: `  artifactfs run https://github.com/git/git -- make -j8
   artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
   artifactfs run https://example.org/app.git --keep 7d -- ./agent
-  artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
+  artifactfs run git@example.org:team/app.git --session fix-login -- bash
+  artifactfs run -C ~/app-fix --at ~/app -- make test`,
 		Annotations:       cli.FromEnvironment,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runIn(a, cmd, args, o) },
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -79,14 +87,18 @@ could not be saved, and 5 if a part of them is not on the session remote yet.`,
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
 	f.Var(&o.keep, "keep", "keep the session for this time, such as 7d or 12h\n(default: until it is deleted)")
 	f.BoolVar(&o.discard, "discard", false, "delete the session permanently when CMD has exited")
+	o.shown.addFlags(f)
 	cli.SetBrief(cmd,
-		cli.Brief{Flags: []string{"ref", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
-			"profile", "token-file", "dir", "keep", "discard"}})
+		cli.Brief{Flags: []string{"ref", "session", "session-remote", "read-only", "redirect", "prefetch",
+			"token-file", "dir", "keep", "discard", "at", "of"}})
 	return cmd
 }
 
 // runIn parses the arguments of run, creates the directory, and runs the command there.
 func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
+	if err := o.shown.takePath(cmd); err != nil {
+		return err
+	}
 	remote := cli.EnvironmentArguments("REMOTE")
 	// The argument REMOTE precedes "--". CMD and its arguments follow "--".
 	switch at := cmd.ArgsLenAtDash(); {
@@ -96,10 +108,15 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 		return cli.Usage(cmd, fmt.Errorf("want REMOTE -- CMD [ARG...], got %d arguments before --", at))
 	case at == 1:
 		remote, o.command = []string{args[0]}, args[1:]
+	case o.shown.of != "" || o.shown.at != "" && len(remote) == 0:
+		remote, o.command = nil, args
 	case len(remote) == 0:
 		return cli.Usage(cmd, errors.New("REMOTE is missing: want REMOTE -- CMD [ARG...], or set $ARTIFACTFS_REMOTE"))
 	default:
 		o.command = args
+	}
+	if err := o.shown.check(cmd, len(remote) > 0); err != nil {
+		return err
 	}
 	if o.discard && o.keep != 0 {
 		return cli.Usage(cmd, errors.New("--keep and --discard exclude each other"))
@@ -113,6 +130,9 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
 		}
+	}
+	if len(remote) == 0 {
+		return runExisting(cmd.Context(), a, o)
 	}
 	place, err := makePlace(o, remote[0])
 	if err != nil {
@@ -163,8 +183,10 @@ func (p place) remove() {
 // has succeeded but the unmount fails, it returns the error of the unmount.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	// CMD runs as the same user, so keep it from reading the secrets in the memory of this process.
-	if err := serving.KeepMemory(); err != nil {
-		return cli.Failure("run", o.Request.Dir, err)
+	if o.shown.at == "" { // otherwise startChild does it
+		if err := serving.KeepMemory(); err != nil {
+			return cli.Failure("run", o.Request.Dir, err)
+		}
 	}
 	p := a.NewProgress()
 	reply, err := mounts.MountInBackground(ctx, a, o.Request, p.Show)
@@ -180,8 +202,14 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
 			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
 	}
+	var view *namespace.View
+	if err == nil && o.shown.at != "" {
+		var v namespace.View
+		v, err = o.shown.view(ctx, a, reply.Dir, ".")
+		view = &v
+	}
 	if err == nil { // If err is nil, no signal has arrived before or during the mount.
-		code, err = runChild(a, o.command, reply.Dir)
+		code, err = runChild(a, o.command, reply.Dir, view)
 	}
 	if err != nil {
 		cli.PrintError(a.Stderr, control.AsError(err))

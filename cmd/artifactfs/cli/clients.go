@@ -324,6 +324,7 @@ func Spellings(dir string) []string {
 	if err != nil {
 		return []string{dir}
 	}
+	abs = realPlace(abs)
 	all := []string{abs}
 	if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
 		all = append(all, filepath.Join(parent, filepath.Base(abs)))

@@ -28,7 +28,7 @@ var (
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       301, // every command has it as a parameter
+		"cmd/artifactfs/cli.App":       330, // every command has it as a parameter
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
