@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// An agent whose hooks are installed records itself: its events, a checkpoint before each tool that may change files
-// and at the end of the turn, a note on its commit. Uninstalling leaves the mount as it was.
+// An agent whose hooks are installed records itself: its events, a checkpoint before and after each tool that may change
+// files and at the end of the turn, a note on its commit. Uninstalling leaves the mount as it was.
 func TestAgentsRecordThemselves(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -62,6 +63,12 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if len(checkpoints) < 2 || !strings.HasPrefix(checkpoints[0].Message, "end of turn: The login is fixed") ||
 				!strings.Contains(checkpoints[len(checkpoints)-1].Message, "git commit") {
 				t.Errorf("checkpoints: %+v", checkpoints)
+			}
+			after := slices.IndexFunc(checkpoints, func(p control.Checkpoint) bool {
+				return strings.HasPrefix(p.Message, "after ") && strings.Contains(p.Message, "git commit")
+			})
+			if after < 0 || m.in(checkpoints[max(after, 0)].Tree, "fixed") != "fixed\n" {
+				t.Errorf("no checkpoint after the tool holds what the tool made: %+v", checkpoints)
 			}
 			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+
 				checkpoints[len(checkpoints)-1].Tree); strings.Contains(got, "fixed") {

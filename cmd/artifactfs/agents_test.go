@@ -217,3 +217,51 @@ func TestHooksFireOutsideOfMounts(t *testing.T) {
 	w.dir = a.dir // in no git repository
 	w.event("codex", "UserPromptSubmit")
 }
+
+// A checkpoint is made before and after each tool that may change files, and its ID is in the record. After a tool that
+// has changed nothing, the checkpoint has no message, so that the daemon makes none.
+func TestHooksMakeCheckpoints(t *testing.T) {
+	a, s, f := newWork(t)
+	s.set(func() { s.checkpoint.ID = checkpointA })
+	dir := filepath.Join(a.dir, "app")
+	if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v: %s", err, out)
+	}
+	for _, c := range []struct {
+		event, tool string
+		dirty       bool
+		want        string // message of the checkpoint
+		made        bool
+	}{
+		{"PreToolUse", "Bash", false, "before Bash make x", true},
+		{"PostToolUse", "Bash", true, "after Bash make x", true},
+		{"PostToolUse", "Bash", false, "", true},
+		{"PostToolUseFailure", "mcp__x__y", true, "after mcp__x__y make x", true},
+		{"PreToolUse", "Read", true, "", false},
+		{"PostToolUse", "Read", true, "", false},
+	} {
+		f.set(func() { f.mounts[0].Session.Dirty = c.dirty })
+		s.set(func() { s.asked = nil })
+		cmd := a.command("session", "hook", "claude")
+		cmd.Stdin = strings.NewReader(`{"hook_event_name":"` + c.event + `","session_id":"s-1","tool_name":"` + c.tool +
+			`","tool_input":{"command":"make x"},"tool_use_id":"t-1","cwd":"` + dir + `"}`)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "artifactfs:") {
+			t.Fatalf("event %+v: %v: %s", c, err, out)
+		}
+		message, made, record := "", false, ""
+		s.set(func() {
+			for _, r := range s.asked {
+				switch r := r.(type) {
+				case control.CheckpointRequest:
+					message, made = r.Message, true
+				case control.SessionRecordRequest:
+					record = r.Lines[0]
+				}
+			}
+		})
+		if message != c.want || made != c.made || strings.Contains(record, checkpointA) != c.made ||
+			!strings.Contains(record, `"call":"t-1"`) {
+			t.Errorf("event %+v: got checkpoint %v with message %q and record %s", c, made, message, record)
+		}
+	}
+}

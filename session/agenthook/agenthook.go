@@ -95,8 +95,8 @@ var configurations = map[Agent]configuration{
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
 
-// readers are the agents' built-in tools that change no file, so no checkpoint is made before one of them runs. Any
-// tool that is not listed, such as a tool of an MCP server, may change files.
+// readers are the agents' built-in tools that change no file, so no checkpoint is made before and after one of them
+// runs. Any tool that is not listed, such as a tool of an MCP server, may change files.
 var readers = map[Agent][]string{
 	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite",
 		"TaskCreate", "TaskGet",

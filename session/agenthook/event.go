@@ -56,6 +56,8 @@ type Event struct {
 	Input   json.RawMessage // arguments of a tool call
 	Output  json.RawMessage // result of a tool call
 	Failed  bool            // whether the tool has failed
+	// Checkpoint is the checkpoint that was made for the event before its record; "" if none was made.
+	Checkpoint string
 }
 
 // MaxEvent is the maximum size of an event in bytes. Parse refuses larger events.
@@ -120,25 +122,27 @@ func nonNull(v json.RawMessage) json.RawMessage {
 	return v
 }
 
-// Changes reports whether the event is the call of a tool that may change files.
+// Changes reports whether the event is the call of a tool that may change files, or the result of such a call.
 func (e Event) Changes() bool {
-	return e.Kind == ToolCall && !slices.Contains(readers[e.Agent], e.Tool)
+	return (e.Kind == ToolCall || e.Kind == ToolResult) && !slices.Contains(readers[e.Agent], e.Tool)
 }
 
 // Title returns a description of the event in at most 120 bytes, which is used as the message of a checkpoint.
 func (e Event) Title() string {
 	switch e.Kind {
 	case ToolCall:
-		return cut(strings.TrimSpace("before "+e.Tool+" "+e.subject()), 120)
+		return cut(strings.TrimSpace("before "+e.Tool+" "+e.Subject()), 120)
+	case ToolResult:
+		return cut(strings.TrimSpace("after "+e.Tool+" "+e.Subject()), 120)
 	case TurnEnd:
 		return cut(strings.TrimSpace("end of turn: "+firstLine(e.Text)), 120)
 	}
 	return string(e.Kind)
 }
 
-// subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It
+// Subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It
 // returns "" if there is no such argument.
-func (e Event) subject() string {
+func (e Event) Subject() string {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(e.Input, &args) != nil {
 		return ""
@@ -165,17 +169,18 @@ const (
 
 // record is the JSON form of an Event in the transcript. doc/internals/sessions/transcripts.md documents its members.
 type record struct {
-	Type    Kind   `json:"type"`
-	Role    string `json:"role"`
-	Agent   Agent  `json:"agent"`
-	Session string `json:"agent_session,omitempty"`
-	Model   string `json:"model,omitempty"`
-	Text    string `json:"text,omitempty"`
-	Tool    string `json:"tool,omitempty"`
-	Call    string `json:"call,omitempty"`
-	Input   any    `json:"input,omitempty"`
-	Output  any    `json:"output,omitempty"`
-	Failed  bool   `json:"failed,omitempty"`
+	Type       Kind   `json:"type"`
+	Role       string `json:"role"`
+	Agent      Agent  `json:"agent"`
+	Session    string `json:"agent_session,omitempty"`
+	Model      string `json:"model,omitempty"`
+	Text       string `json:"text,omitempty"`
+	Tool       string `json:"tool,omitempty"`
+	Call       string `json:"call,omitempty"`
+	Input      any    `json:"input,omitempty"`
+	Output     any    `json:"output,omitempty"`
+	Failed     bool   `json:"failed,omitempty"`
+	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
 // Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
@@ -183,7 +188,7 @@ func (e Event) Record() (string, error) {
 	r := record{
 		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString),
 		Tool: e.Tool, Call: e.Call,
-		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed,
+		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed, Checkpoint: e.Checkpoint,
 	}
 	// The roles are those of the usual chat formats.
 	switch e.Kind {

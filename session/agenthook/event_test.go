@@ -32,7 +32,8 @@ func TestParseEvents(t *testing.T) {
 		if got := seen[TurnEnd].Text; got != "The login is fixed." {
 			t.Errorf("%s: got response %q", a, got)
 		}
-		if seen[ToolCall].Tool == "" || !seen[ToolCall].Changes() || seen[ToolResult].Output == nil {
+		if seen[ToolCall].Tool == "" || !seen[ToolCall].Changes() || !seen[ToolResult].Changes() ||
+			seen[ToolResult].Output == nil {
 			t.Errorf("%s: got tool call %+v and result %+v", a, seen[ToolCall], seen[ToolResult])
 		}
 	}

@@ -92,15 +92,17 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 // with the next step after an error.
 func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
-	checkpoint := ""
 	if e.Changes() || e.Kind == agenthook.TurnEnd {
 		// The message is pushed with the checkpoint, so it must not contain a secret.
 		title, _ := transcript.Redact(e.Title())
+		if e.Kind == agenthook.ToolResult && !m.Session.Dirty {
+			title = "" // a new message would make a checkpoint even if the tool has changed nothing
+		}
 		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir, Message: title}, nil)
 		if err != nil {
 			failed = append(failed, cli.Failure("checkpoint", m.Dir, err))
 		}
-		checkpoint = reply.ID
+		e.Checkpoint = reply.ID
 	}
 	line, err := e.Record()
 	if err == nil {
@@ -109,7 +111,7 @@ func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 	if err != nil {
 		failed = append(failed, cli.Failure("record", m.Dir, err))
 	}
-	if err := noteCommits(ctx, m, gitDir, e, checkpoint); err != nil {
+	if err := noteCommits(ctx, m, gitDir, e); err != nil {
 		failed = append(failed, cli.Failure("record commits", m.Dir, err))
 	}
 	return errors.Join(failed...)
@@ -136,7 +138,7 @@ type commitNote struct {
 //
 // The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's
 // session ends.
-func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event, checkpoint string) error {
+func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	if gitDir == "" {
 		return errors.New("git finds no repository")
 	}
@@ -156,7 +158,7 @@ func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 		made = nil // The commits were made between two turns, so the user has made them.
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
-		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, checkpoint})
+		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, e.Checkpoint})
 		if err != nil {
 			return err
 		}
