@@ -33,7 +33,7 @@ const (
 	CodeUnreachable ErrorCode = "unreachable"  // the remote could not be reached, or the connection broke
 	CodeTimeout     ErrorCode = "timeout"      // no answer arrived in time
 	CodeRateLimited ErrorCode = "rate-limited" // the remote accepts no more requests for a while
-	CodeConflict    ErrorCode = "conflict"     // the path or the name in the request is already used
+	CodeConflict    ErrorCode = "conflict"     // the path or name is already used, or others have changed the files
 	CodeBusy        ErrorCode = "busy"         // a process on this host uses an object that the request would change
 	CodeUnsynced    ErrorCode = "unsynced"     // the command succeeded, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers

@@ -42,9 +42,11 @@ var documents = map[string]map[string]string{
 		"artifactfs mount https://git.example/ap.git": fails,
 	},
 	"../doc/agents.md": {
-		"claude ": "the agent is not installed here",
-		"codex ":  "the agent is not installed here",
-		"gemini ": "the agent is not installed here",
+		"claude ":                 "the agent is not installed here",
+		"codex ":                  "the agent is not installed here",
+		"gemini ":                 "the agent is not installed here",
+		"artifactfs session undo": "no agent has worked here; TestUndoOfAgents has two",
+		"artifactfs session redo": "no agent has worked here; TestUndoOfAgents has two",
 	},
 	"../doc/using-sessions.md": {
 		"artifactfs ui": "runs until Ctrl-C; TestLivePageFollowsMount has it",

@@ -30,7 +30,9 @@ type sessionsOf struct {
 	gc          control.SessionGCReply
 	note        control.SessionNoteReply
 	threads     []control.AnnotationThread
-	undelete    error // error of SessionUndelete
+	records     []control.TranscriptRecord
+	diffs       map[string][]control.PathChange // replies of SessionDiff without patch and stat, by "A B"
+	undelete    error                           // error of SessionUndelete
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -125,6 +127,9 @@ func (s *sessionsOf) SessionSummary(_ context.Context,
 
 func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	s.ask(r)
+	if changes, ok := answer(s, &s.diffs)[r.A+" "+r.B]; ok && !r.Patch && !r.Stat {
+		return control.SessionDiffReply{Changes: changes}, nil
+	}
 	return answer(s, &s.diff), nil
 }
 
@@ -233,7 +238,7 @@ func (s *sessionsOf) SessionPolicy(_ context.Context,
 func (s *sessionsOf) SessionTranscript(_ context.Context,
 	r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	s.ask(r)
-	return control.SessionTranscriptReply{}, nil
+	return control.SessionTranscriptReply{Records: answer(s, &s.records)}, nil
 }
 
 func (s *sessionsOf) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {

@@ -313,6 +313,8 @@ func TestUsageErrors(t *testing.T) {
 		"session frob":            "artifactfs: session: unknown command \"frob\"\nhint: artifactfs session --help\n",
 		"session lgo":             "artifactfs: session: unknown command \"lgo\"\nhint: did you mean session log?\n",
 		"session restore":         "artifactfs: restore: want ID [PATH...], got 0 arguments\nhint: artifactfs session restore --help\n",
+		"session undo 1 2":        "artifactfs: undo: want [TURN|CALL], got 2 arguments\nhint: artifactfs session undo --help\n",
+		"session redo 1":          "artifactfs: redo: want no arguments, got 1 argument\nhint: artifactfs session redo --help\n",
 		"session log -C a b":      "artifactfs: log: session is named twice: by an argument and by -C\nhint: artifactfs session log --help\n",
 		"session pin a/b":         "artifactfs: pin: invalid name \"a/b\": want letters, digits, dots, dashes and underscores, with a letter or digit first\nhint: artifactfs session pin --help\n",
 		"session fork a --ref=b":  "artifactfs: fork: --ref is not possible: the new session starts at the checkpoint ID\nhint: artifactfs session fork --help\n",

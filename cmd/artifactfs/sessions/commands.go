@@ -1,6 +1,8 @@
 package sessions
 
 import (
+	"slices"
+
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
@@ -13,9 +15,10 @@ func addCommands(session *cobra.Command, a *cli.App) {
 		cli.Group{Title: "See the work", Commands: []*cobra.Command{
 			sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionDiffCommand(a), sessionCompareCommand(a),
 			sessionTranscriptCommand(a), sessionSummaryCommand(a)}},
-		cli.Group{Title: "Go back, or go on", Commands: []*cobra.Command{
-			sessionRestoreCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionResumeCommand(a),
-			sessionForkCommand(a), sessionMergeCommand(a)}},
+		cli.Group{Title: "Go back, or go on", Commands: slices.Concat(
+			[]*cobra.Command{sessionRestoreCommand(a)}, undoCommands(a), []*cobra.Command{
+				sessionPinCommand(a), sessionUnpinCommand(a), sessionResumeCommand(a), sessionForkCommand(a),
+				sessionMergeCommand(a)})},
 		cli.Group{Title: "Tell others, and publish", Commands: []*cobra.Command{
 			sessionLinkCommand(a), sessionAnnotateCommand(a), sessionAnnotationsCommand(a), reviewCommand(a), policyCommand(a),
 			sessionPromoteCommand(a)}},

@@ -143,7 +143,7 @@ func sessionAnnotate(ctx context.Context, a *cli.App, o annotateOptions, point s
 	if err != nil {
 		return cli.Failure("annotate", w.name(), err)
 	}
-	printRedacted(a, reply.Redacted)
+	printRedacted(a.Stderr, reply.Redacted)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}

@@ -144,7 +144,7 @@ func sessionFacts(ctx context.Context, a *cli.App, verb, of string,
 	if err != nil {
 		return reply, cli.Failure(verb, w.name(), err)
 	}
-	printRedacted(a, reply.Redacted)
+	printRedacted(a.Stderr, reply.Redacted)
 	if a.JSON {
 		return reply, cli.PrintJSON(a.Stdout, reply)
 	}

@@ -96,7 +96,7 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	if err != nil {
 		return cli.Failure("note", m.Dir, err)
 	}
-	printRedacted(a, reply.Redacted)
+	printRedacted(a.Stderr, reply.Redacted)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
@@ -105,9 +105,9 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 }
 
 // printRedacted prints how many texts were removed because they looked like secrets; n is this number.
-func printRedacted(a *cli.App, n int64) {
+func printRedacted(out io.Writer, n int64) {
 	if n > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was removed\n", cli.Plural(n, "text"))
+		fmt.Fprintf(out, "artifactfs: %s looked like a secret and was removed\n", cli.Plural(n, "text"))
 	}
 }
 
@@ -174,7 +174,7 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 		total = reply
 		return nil
 	})
-	printRedacted(a, total.Redacted)
+	printRedacted(a.Stderr, total.Redacted)
 	switch {
 	case err != nil:
 		if total.Lines > 0 {
