@@ -92,7 +92,7 @@ func TestMCP(t *testing.T) {
 	few.offers("checkpoint", "describe", "diff", "fork", "log", "restore", "status")
 	a := w.agent(m.Dir, "--tools", "all")
 	a.offers("annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff",
-		"fork", "lock", "locks", "log", "note", "prefetch", "request_approval", "restore", "status", "transcript", "unlock")
+		"fork", "lock", "locks", "log", "note", "prefetch", "request_approval", "restore", "status", "transcript", "undo", "unlock")
 	w.agent(m.Dir, "--tools", "log,promote").offers("log", "promote")
 	r := w.afs("mcp", m.Dir, "--tools", "nope")
 	if r.code != control.ExitUsage || !strings.Contains(r.stderr, `unknown tool "nope"`) {

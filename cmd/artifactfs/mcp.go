@@ -23,10 +23,10 @@ func mcpCommand(a *cli.App) *cobra.Command {
 starts this command and exchanges messages of the Model Context Protocol with it over stdin and stdout.
 
 --tools offers others. LIST has names of tools, separated by commas; default for the seven tools above; all for these
-and compare, note, annotate, annotations, transcript, request_approval, approvals, cache_get, cache_put, lock, unlock,
-locks and prefetch; or +NAME for the default and one more. The tool promote, which pushes to the mounted repository, is
-only offered if LIST has its name. There is no tool that grants an approval. Each tool takes some of the agent's
-context, even if it is never called.
+and compare, note, annotate, annotations, transcript, undo, request_approval, approvals, cache_get, cache_put, lock,
+unlock, locks and prefetch; or +NAME for the default and one more. The tool promote, which pushes to the mounted
+repository, is only offered if LIST has its name. There is no tool that grants an approval. Each tool takes some of the
+agent's context, even if it is never called.
 
 The tools operate on the session that is mounted at DIR, or that has the name SESSION. The default is the session whose
 mount contains the current directory. The session is looked up at each call of a tool, so it can be mounted later.

@@ -37,7 +37,9 @@ type fake struct {
 	syncErr    error
 	value      []byte
 	patch      string
-	log        int // number of checkpoints of the session
+	log        int                  // number of checkpoints of the session
+	history    []control.Checkpoint // checkpoints of the session, if log is 0
+	changes    []control.PathChange // changes between any two of them
 	transcript []control.TranscriptRecord
 }
 
@@ -109,10 +111,13 @@ func (f *fake) CacheGet(_ context.Context, r control.CacheGetRequest) (control.C
 }
 
 func (f *fake) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
-	return control.SessionDiffReply{Patch: f.patch}, f.ask(r)
+	return control.SessionDiffReply{Patch: f.patch, Changes: f.changes}, f.ask(r)
 }
 
 func (f *fake) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
+	if f.log == 0 {
+		return control.SessionLogReply{Checkpoints: f.history}, f.ask(r)
+	}
 	return control.SessionLogReply{Checkpoints: make([]control.Checkpoint, min(f.log, r.Limit))}, f.ask(r)
 }
 

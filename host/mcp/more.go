@@ -187,6 +187,7 @@ func comment(ctx context.Context, w Session, in annotateInput) (control.SessionA
 func moreTools() []tool {
 	leaves := &sdk.ToolAnnotations{DestructiveHint: new(false), OpenWorldHint: new(true)}
 	fetches := &sdk.ToolAnnotations{DestructiveHint: new(false), IdempotentHint: true, OpenWorldHint: new(true)}
+	replaces := &sdk.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
 	return []tool{
 		of(sdk.Tool{Name: "compare", Annotations: looks(),
 			Description: "Compare this session with other sessions: the changes of each, and for each path that two or " +
@@ -218,6 +219,10 @@ func moreTools() []tool {
 		of(sdk.Tool{Name: "approvals", Annotations: looks(),
 			Description: "List the requests for approval of this session, newest first, with their status: open, granted, " +
 				"denied, withdrawn, expired, or void because the session was changed."}, approvals),
+		of(sdk.Tool{Name: "undo", Annotations: replaces,
+			Description: "Restore the files that one tool call or turn of an agent has changed to their state before it. " +
+				"Fails if somebody else has changed some of these files since, unless others is given. Can be redone."},
+			takeBack),
 		of(sdk.Tool{Name: "prefetch", Annotations: fetches,
 			Description: "Fetch file contents from the remote before they are read."}, prefetch),
 	}

@@ -58,12 +58,17 @@ func TestSchemasAreSmall(t *testing.T) {
 	}
 }
 
+// allNames returns the names of the tools of earlier versions, and further names.
+func allNames(more ...string) []string {
+	return slices.Sorted(slices.Values(slices.Concat(oldNames, more)))
+}
+
 func TestParseTools(t *testing.T) {
 	with := func(more ...string) []string { return slices.Sorted(slices.Values(slices.Concat(defaultNames, more))) }
 	for list, want := range map[string][]string{
 		"default": defaultNames, "default,note": with("note"), "+note": with("note"), "+note,+lock": with("note", "lock"),
 		"lock,+note": with("lock", "note"), "+log": defaultNames, "log": {"log"}, "log, note": {"log", "note"},
-		"all": oldNames, "all,promote": slices.Sorted(slices.Values(append(slices.Clone(oldNames), "promote"))),
+		"all": allNames("undo"), "all,promote": allNames("undo", "promote"), "+undo": with("undo"),
 		"promote": {"promote"},
 	} {
 		if got := slices.Sorted(maps.Keys(newAgentOf(t, list).tools())); !slices.Equal(got, want) {
