@@ -68,9 +68,12 @@ func Refs(ctx context.Context, remote *transport.Remote) (there map[string]objec
 }
 
 // Of returns the refs of a session remote that belong to the session with the layout l, with their object ids. These
-// are the refs whose names contain the name of the session, and the branches and tags that only this session pushes or
-// that still have the object that it pushed last. owner is the object to which session.OwnerRef points if this session
-// owns the plain names. The map there contains all refs of the session remote.
+// are the refs whose names contain the name of the session, and the branches and tags that only this session pushes. If
+// the session owns the plain names, they are also the branches, tags and notes that still have the object that it
+// pushed last. Branches that others may push too, such as those of a session with as-is on a shared repository, belong
+// to that repository: they may be older than the session, and work of others may be based on them. owner is the object
+// to which session.OwnerRef points if this session owns the plain names. The map there contains all refs of the session
+// remote.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -95,8 +98,8 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 			}
 		default:
 			ref, ok := l.Here(name)
-			if ok && (there[session.CarriedRef(l.Session, ref)] == id || there[session.CarriedRef(l.Session, name)] == id ||
-				!l.Own && l.Exclusive(name)) {
+			pushed := there[session.CarriedRef(l.Session, ref)] == id || there[session.CarriedRef(l.Session, name)] == id
+			if ok && (l.Own && pushed || !l.Own && l.Exclusive(name)) {
 				mine[name] = id
 			}
 		}
