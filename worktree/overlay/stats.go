@@ -1,6 +1,10 @@
 package overlay
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+)
 
 // Stats holds the counts and sizes of a layer, without the file of Tx.Uncount.
 type Stats struct {
@@ -47,7 +51,8 @@ func (l *Layer) uncounted() (n Node, isThere bool) {
 func Uncounted(r Reader) Node { return Node(r.Counter(counterUncounted)) }
 
 // Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
-// base tree that were changed in place. It leaves out the file of Tx.Uncount. It visits every inode and every entry.
+// base tree that were changed in place. It leaves out the file of Tx.Uncount, and files of which only Tx.PutTimes has
+// set the times. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -57,8 +62,7 @@ func (l *Layer) Changed() int64 {
 		changed--
 	}
 	l.state.EachInode(func(in Inode) bool {
-		// Directories are left out, because a directory of the base tree has an inode as soon as an entry in it changes.
-		if !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		if isChanged(l.state, in) {
 			changed++
 		}
 		return true
@@ -69,7 +73,7 @@ func (l *Layer) Changed() int64 {
 			if n == 0 || n.Own() {
 				return true
 			}
-			if in, ok := l.state.Inode(n); ok && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			if in, ok := l.state.Inode(n); ok && isChanged(l.state, in) {
 				changed--
 			}
 			return true
@@ -77,4 +81,14 @@ func (l *Layer) Changed() int64 {
 		return true
 	})
 	return changed
+}
+
+// isChanged reports whether an inode is that of a named file of the base tree that was changed in place. The result is
+// false for directories, because a directory of the base tree has an inode as soon as an entry in it changes, and for
+// files that Tx.PutTimes has stored and of which nothing but the times has changed.
+func isChanged(r Reader, in Inode) bool {
+	if in.Node.Own() || in.Nlink == 0 || in.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		return false
+	}
+	return in.Flags&state.FlagTimes == 0 || in.Size != SizeOfBase || len(r.Xattrs(in.Node)) > 0
 }

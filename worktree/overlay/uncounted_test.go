@@ -3,6 +3,7 @@ package overlay
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -106,5 +107,58 @@ func TestNames(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"1/n1", "2/n2", "3/n3", "first"}; !slices.Equal(got, want) {
 		t.Errorf("contents of the file: got %q, want %q", got, want)
+	}
+}
+
+// A file of the base tree counts as changed if more than its times was set, also after the layer was opened again.
+func TestTimesDoNotCount(t *testing.T) {
+	dir := t.TempDir()
+	l, _, err := Open(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := func(n Node) Inode {
+		return Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1, Size: SizeOfBase, Mtime: int64(n)}
+	}
+	update := func(f func(tx *Tx)) {
+		t.Helper()
+		if err := l.Update(func(tx *Tx) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(func(tx *Tx) {
+		for n := Node(2); n < 9; n++ {
+			tx.PutTimes(base(n))
+		}
+	})
+	update(func(tx *Tx) {
+		tx.PutTimes(base(9))
+		times, mode, owner, links := base(2), base(3), base(4), base(5)
+		times.Atime, times.Ctime = 5, 6
+		mode.Mode, owner.UID, links.Nlink = syscall.S_IFREG|0o600, 7, 2
+		for _, in := range []Inode{times, mode, owner, links} {
+			tx.PutInode(in)
+		}
+		tx.SetXattr(6, "user.x", []byte("x"))
+	})
+	f := l.File(7)
+	err = f.CopyUp(strings.NewReader("base"), 4)
+	f.Done()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := l.Changed(); got != 5 { // the nodes 3 to 7
+			t.Errorf("changed paths: got %d, want 5", got)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if l, _, err = Open(dir, Options{ReadOnly: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -223,6 +223,11 @@ func (tx *Tx) PutInode(in Inode) {
 		return
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
+	if old := cur; in.Flags&state.FlagTimes != 0 {
+		if old.Atime, old.Mtime, old.Ctime = in.Atime, in.Mtime, in.Ctime; in != old {
+			in.Flags &^= state.FlagTimes
+		}
+	}
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
 		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is
 		// set now must have precedence, so mark the inode clean.
@@ -231,6 +236,17 @@ func (tx *Tx) PutInode(in Inode) {
 		p.logSize, p.settled = true, true
 		return
 	}
+	tx.put(in)
+}
+
+// PutTimes sets the times of a base node. If the layer has no inode for the node, in must be that of the base tree
+// except for its times, and Changed does not count the file until an update or a write changes more than its times.
+func (tx *Tx) PutTimes(in Inode) {
+	if _, ok := tx.Inode(in.Node); ok {
+		tx.PutInode(in)
+		return
+	}
+	in.Content, in.Flags = 0, state.FlagTimes
 	tx.put(in)
 }
 

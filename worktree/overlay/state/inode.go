@@ -16,6 +16,7 @@ const (
 	FlagDirty     uint32 = 1 << iota // size and mtime may be older than those of the contents file
 	FlagUnsettled                    // the contents file replaces contents of the base tree and was not synced yet
 	FlagWritten                      // the inode is dirty, and its mtime is that of the contents file if that is later
+	FlagTimes                        // a base node was stored for its times, and nothing but these was set since
 )
 
 // Inode holds the attributes of a node that were created or changed in the overlay.
@@ -26,7 +27,7 @@ type Inode struct {
 	Size                  int64  // size in bytes, or SizeOfBase
 	Atime, Mtime, Ctime   int64  // times in nanoseconds since 1970
 	Content               uint64 // number of the contents file; 0 if there is none
-	Flags                 uint32 // FlagDirty, FlagUnsettled, FlagWritten
+	Flags                 uint32 // FlagDirty to FlagTimes
 	// of a directory: the target of ".."; of a file: the directory of its latest name, used as a hint
 	Parent Node
 }
