@@ -2,6 +2,7 @@ package worktree
 
 import (
 	"context"
+	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree/inode"
@@ -17,13 +18,37 @@ type Base struct {
 // Walk calls emit for every path of the base tree, including paths that were changed or removed in the mount. The order
 // is that of git's index: the entries of a tree in their order, and everything below a directory after the directory.
 // When Walk returns, all of these paths have nodes. Walk waits until trees are fetched, but does not wait for sizes. It
-// returns the first error, which may be an error of emit.
+// returns the first error, which may be an error of emit. The attributes are those of the base tree, except that an
+// unchanged file has its present times if its last change is older than young.
 func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !b.gate.enter() {
 		return ErrClosed
 	}
 	defer b.gate.exit()
-	return b.view.base.Walk(ctx, Root, "", emit)
+	before := time.Now().Add(-young).UnixNano()
+	return b.view.base.Walk(ctx, Root, "", func(e BaseEntry) error {
+		b.view.setPresentTimes(&e.Attr, before)
+		return emit(e)
+	})
+}
+
+// young is the age up to which Walk does not report the times of a file. Git compares times in whole seconds. If its
+// index had the times of a file that is written again in the same second, git could consider the file unchanged.
+const young = 2 * time.Second
+
+// setPresentTimes sets the times in the attributes of a file of the base tree to its present times, if the file is
+// unchanged and its mtime and ctime are earlier than before, in nanoseconds since 1970.
+func (v *view) setPresentTimes(a *Attr, before int64) {
+	if v.layer == nil {
+		return
+	}
+	in, ok := v.layer.Inode(a.Node)
+	if !ok || max(in.Mtime, in.Ctime) >= before {
+		return
+	}
+	if r, ok := v.base.Table.Record(a.Node); ok && (merged{base: v.base}).unchanged(in, r) {
+		a.Atime, a.Mtime, a.Ctime = in.Atime, in.Mtime, in.Ctime
+	}
 }
 
 // Glance returns the attributes of a file or symbolic link. ok is false if the node does not show the given blob of the

@@ -8,11 +8,12 @@ import (
 )
 
 // Overlay reports how the working tree differs from the base tree, and the state of the overlay, which stores the
-// differences. The daemon calls it for the status of a mount, and before a session ends. The fields do not change after
-// Open.
+// differences. The daemon calls it for the status of a mount, before a session ends, and when a session is forked. The
+// fields do not change after Open.
 type Overlay struct {
 	gate     *gate
 	view     *view
+	changes  *recorder
 	dir      string           // directory of the overlay; "" if the Tree has no overlay
 	recovery overlay.Recovery // state in which Open found the overlay
 }

@@ -78,7 +78,7 @@
 //	Kernel     counts the references that the kernel has to nodes
 //	Monitor    reports changes to git and to the session agent
 //	Base       shows the base tree without the changes
-//	Overlay    reports how the working tree differs from the base tree
+//	Overlay    reports how the working tree differs from the base tree, and the times of paths
 //	Xattrs     reads and changes extended attributes
 //
 // A part calls only parts that stand above it in this list; Kernel, Monitor, Base, Overlay and Xattrs do not call each
@@ -244,7 +244,7 @@ func connect(base *basetree.Tree) *Tree {
 	t.kernel = Kernel{&t.gate, &t.view, &t.changes.writing}
 	t.monitor = Monitor{&t.gate, &t.changes}
 	t.committed = Base{&t.gate, &t.view}
-	t.overlay.gate, t.overlay.view = &t.gate, &t.view
+	t.overlay.gate, t.overlay.view, t.overlay.changes = &t.gate, &t.view, &t.changes
 	t.xattrs = Xattrs{&t.gate, &t.view, &t.editor}
 	return t
 }

@@ -146,6 +146,9 @@ func New(src Source, table *inode.Table, o Options) *Tree {
 // Mode returns the st_mode of an unchanged node of the kind k.
 func (t *Tree) Mode(k inode.Kind) uint32 { return t.modes.Of(k) }
 
+// Time returns the modification time of every unchanged path.
+func (t *Tree) Time() time.Time { return t.time }
+
 // Inode returns the inode that base node n has as long as it is unchanged. r is the record of n.
 func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
 	at := t.time.UnixNano()
