@@ -33,16 +33,16 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return control.MountReply{}, err
 	}
 	b := mount.StartPoint{}
-	h, p, err := d.checkpointToFork(ctx, h, r.ID)
+	from, err := d.checkpointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
-	case p.ID == "": // the parent has no changes, and therefore no checkpoint
-		b.Base = &h.Record
+	case from.Checkpoint() == "": // the parent has no changes, and therefore no checkpoint
+		b.Base = &from.Record
 	default:
-		b.From = h.Origin(p)
+		b.From = from
 		if to.ReadOnly {
-			to.Session, to.At = h.Session, string(p.ID)
+			to.Session, to.At = from.Session, string(from.Checkpoint())
 		}
 	}
 	_, reply, err := d.mount(ctx, to, b, progress)
@@ -89,7 +89,7 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	return nil, false
 }
 
-// checkpointToFork returns the checkpoint from which a fork starts, and the home in which that checkpoint is stored. h
+// checkpointToFork returns the checkpoint from which a fork starts, with the home in which that checkpoint is stored. h
 // is the home of the parent session, and id the requested checkpoint; if id is empty, checkpointToFork uses the current
 // state.
 //
@@ -97,15 +97,17 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // shows one checkpoint, its home contains only that one: if id is empty, it is returned; otherwise id is searched in
 // the session's own home, if this host has that.
 func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home,
-	id string) (origin.Home, session.Checkpoint, error) {
+	id string) (*origin.Local, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
 	case id == "" && h.Mounted != nil && h.Mounted.Writable:
-		p, _, err := h.Mounted.Agent.Checkpoint(ctx, session.Forking, "")
-		return h, p, err
+		p, report, err := h.Mounted.Agent.Capture(ctx, session.Forking, "")
+		from := h.Origin(p)
+		from.Times = report.Times
+		return from, err
 	case id == "" && shows:
 		p, err := h.Shown()
-		return h, p, err
+		return h.Origin(p), err
 	// h is the home of a mount that shows one checkpoint. The session's own home contains all checkpoints of the session.
 	case shows:
 		if of, err := d.HomeOf(h.Session); err == nil {
@@ -113,7 +115,7 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home,
 		}
 	}
 	p, err := h.Find(ctx, id)
-	return h, p, err
+	return h.Origin(p), err
 }
 
 // show returns the checkpoint r.At of the session r.Session, which r requests to show, and sets the empty fields of r

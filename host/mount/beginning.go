@@ -27,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // A mount can start from a checkpoint instead of a commit: if its session was last mounted on another host, if it is a
@@ -196,8 +197,11 @@ func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 		b.home.Record.Commit, b.home.Record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
 	// Unchanged files get the time of the checkpoint, so that they have the same times in every mount of this
-	// checkpoint.
+	// checkpoint. In a fork of the present state they get the time that they have in the parent session.
 	b.home.Record.Time = checkpointTime(a.Checkpoint, b.since)
+	if b.times() != nil && b.times().Unchanged.Before(b.home.Record.Time) {
+		b.home.Record.Time = b.times().Unchanged
+	}
 	b.home.Record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
@@ -328,6 +332,24 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 		return latest
 	}
 	return p.Time
+}
+
+// times returns the times of the files of the parent session, or nil if the mount is no writable fork of the present
+// state of a session.
+func (b *beginning) times() *worktree.Times {
+	if b.from == nil || b.session == "" || b.request.ReadOnly {
+		return nil
+	}
+	return b.from.Times
+}
+
+// takeTimes returns the same as times, for the last time: the list may be long, and the mount does not keep it.
+func (b *beginning) takeTimes() *worktree.Times {
+	t := b.times()
+	if t != nil {
+		b.from.Times = nil
+	}
+	return t
 }
 
 // resumedFromRemote reports whether this is the first mount of its session on this host, and the session was resumed

@@ -144,7 +144,7 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	if err = m.attachment.PlanRedirects(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.Git().SetUp(ctx); err != nil {
+	if err = m.Git().SetUp(ctx, m.beginning.takeTimes()); err != nil {
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.

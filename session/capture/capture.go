@@ -125,6 +125,9 @@ type Report struct {
 	// Unread are the ignore files that could not be read. The checkpoint contains the files that they ignore, and the next
 	// checkpoint reads them again.
 	Unread []string
+	// Times are the times of the checkpoint's paths, for a checkpoint that is made for the reason Forking; nil if they
+	// are not known.
+	Times *worktree.Times
 	// Paused is the longest time for which a writer to the mount had to wait for the checkpoint.
 	Paused time.Duration
 	// Took is the total duration of the call of Checkpoint.
@@ -346,6 +349,10 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason,
 	}
 	s.left = s.edit.left.first()
 	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
+	if reason == session.Forking {
+		report.Times = s.times(ctx)
+		c.steps.done("times")
+	}
 	last, have := c.Last()
 	nothing, err := c.isUnchanged(ctx, s, last, have, reason)
 	c.steps.done("compare")

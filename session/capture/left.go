@@ -49,6 +49,19 @@ func (s *leftSet) delete(path string) {
 	}
 }
 
+// covers reports whether the set has a path, or a directory above it. The path of a directory ends in a slash.
+func (s *leftSet) covers(path string) bool {
+	for i := range path {
+		if path[i] == '/' {
+			if _, ok := s.all[path[:i+1]]; ok {
+				return true
+			}
+		}
+	}
+	_, ok := s.all[path]
+	return ok
+}
+
 // forget removes path itself and all paths below path from the set.
 func (s *leftSet) forget(path string) {
 	s.delete(path)

@@ -34,7 +34,8 @@ func sessionForkCommand(a *cli.App) *cobra.Command {
 		Short: "Create a session from a checkpoint, and mount it",
 		Long: `Fork creates a session from a checkpoint (files, index, HEAD, branches and stashes) and mounts it at DIR. Without ID,
 fork makes a checkpoint of the present working tree and uses that; of a session that is not mounted, it uses the newest
-checkpoint. No file is copied or downloaded. Afterwards the two sessions are independent.
+checkpoint. No file is copied or downloaded. Afterwards the two sessions are independent. A fork of the present working
+tree shows the times of its files.
 
 To fork a session of another machine, pass the link that artifactfs session link has printed there, or SESSION[@ID] with
 --session-remote URL. The session need not exist on this host, and the original session is not changed. Contents are

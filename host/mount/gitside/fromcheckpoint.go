@@ -81,9 +81,9 @@ func gitState(s session.State) *gitdir.State {
 }
 
 // SetUp sets the permissions of directories in a new mount to those that the checkpoint has recorded, because git's
-// trees do not contain them. It also records that linked worktrees are to be restored. It must be called before the
-// kernel knows any inode of the mount.
-func (s *Side) SetUp(ctx context.Context) error {
+// trees do not contain them, and the times of paths to those in times, unless that is nil. It also records that linked
+// worktrees are to be restored. It must be called before the kernel knows any inode of the mount.
+func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil
 	}
@@ -114,6 +114,12 @@ func (s *Side) SetUp(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("set the mode of %s: %w", dir, err)
 		}
+	}
+	if times == nil {
+		return nil
+	}
+	if err := s.Index.Tree.Overlay().SetTimes(ctx, times.Paths); err != nil {
+		return fmt.Errorf("set the times of files: %w", err)
 	}
 	return nil
 }

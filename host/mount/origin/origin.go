@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Local is a checkpoint of a session on this host, from which a mount starts.
@@ -29,7 +30,12 @@ type Local struct {
 	checkpoint session.Checkpoint
 	// Carried has the session's options at the time of the fork.
 	Carried control.SessionOptions
+	// Times are the times of the files in the parent session; nil if the checkpoint is not its present state.
+	Times *worktree.Times
 }
+
+// Checkpoint returns the ID of the checkpoint, or "" if the session has none.
+func (o Local) Checkpoint() session.CheckpointID { return o.checkpoint.ID }
 
 // Resume converts the checkpoint into the type that package resume uses. remote is the session remote of the new mount,
 // or nil. ContentsFrom is set to the session remote of the parent session if that is a different one, because remote
