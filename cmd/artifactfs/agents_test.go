@@ -16,6 +16,7 @@ import (
 type agentWorld struct {
 	*afs
 	dir, git string
+	daemon   *fakeDaemon
 }
 
 func newAgentWorld(t *testing.T) agentWorld {
@@ -28,7 +29,8 @@ func newAgentWorld(t *testing.T) agentWorld {
 	if out, err := exec.Command("git", "init", "-q", "--separate-git-dir", w.git, w.dir).CombinedOutput(); err != nil {
 		t.Fatalf("git init: %v: %s", err, out)
 	}
-	serve(t, control.DaemonSocket(w.state), newFakeDaemon(mountStatus(w.dir)))
+	w.daemon = newFakeDaemon(mountStatus(w.dir))
+	serve(t, control.DaemonSocket(w.state), w.daemon)
 	return w
 }
 

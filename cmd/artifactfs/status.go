@@ -150,6 +150,9 @@ func printAgents(w io.Writer, all []agents.AgentState, now time.Time) {
 		}
 		cli.PrintLine(w, "agents", "%s: %s", s.Agent, text)
 	}
+	if text := agents.Sharing(all, now); text != "" {
+		cli.PrintLine(w, "agents", "%s", text)
+	}
 }
 
 // printDaemon writes a block of lines about a daemon.

@@ -21,6 +21,12 @@ import (
 type Turn struct {
 	Prompt string `json:"prompt"` // prompt that began the turn, shortened and with secrets removed
 	Reflog int64  `json:"reflog"` // number of bytes of logs/HEAD that were searched for commits
+
+	// The fields below are missing in files of older versions. The modification time of the file is the time of the
+	// conversation's newest event.
+	Agent        Agent   `json:"agent,omitempty"`
+	Conversation string  `json:"conversation,omitempty"` // name of the conversation, shortened
+	Process      process `json:"process"`                // process of the agent
 }
 
 // hooksDir is the directory in which hooks store their state, relative to the git directory: the turns, and which

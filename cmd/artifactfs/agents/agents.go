@@ -182,7 +182,9 @@ func statusCommand(a *cli.App) *cobra.Command {
 		Short: "Show for which agents the hooks are installed, and when they have fired",
 		Long: `Status prints a line for each agent: whether the hooks are installed, in which file, and when the agent has run
 them last. An agent skips hooks that its user has not trusted, without a message. So hooks that have never fired record
-nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.`,
+nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.
+
+If several agents work in the directory at the same time, another line names them.`,
 		Example: "  artifactfs agent status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -207,7 +209,10 @@ nothing, and the line says what to do. artifactfs status and artifactfs doctor p
 					return err
 				}
 			}
-			return nil
+			if text := Sharing(all, now); text != "" {
+				_, err = fmt.Fprintln(a.Stdout, text)
+			}
+			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

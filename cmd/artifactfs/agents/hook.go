@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,7 +86,10 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 	if m.Session.Name == "" {
 		return nil // A read-only mount has no session in which to record the event.
 	}
-	return recordEvent(ctx, m, gitDir, event)
+	if gitDir != "" {
+		_, err = agenthook.Join(gitDir, event, time.Now())
+	}
+	return errors.Join(err, recordEvent(ctx, m, gitDir, event))
 }
 
 // recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues

@@ -24,6 +24,9 @@ type AgentState struct {
 	Hint      string           `json:"hint,omitempty"`   // what the user has to do so that installed hooks fire
 	Error     string           `json:"error,omitempty"`  // reason why the file, or the events, cannot be read
 
+	// Live contains the conversations that the agent seems to continue in the directory.
+	Live []agenthook.Conversation `json:"live,omitempty"`
+
 	Changed time.Time `json:"-"` // time of the last change of the file, if the hooks are installed
 }
 
@@ -32,8 +35,10 @@ type AgentState struct {
 func statesIn(dir, gitDir string) []AgentState {
 	var fired map[agenthook.Agent][]agenthook.Fired
 	var failed error
+	var live []agenthook.Conversation
 	if gitDir != "" {
 		fired, failed = agenthook.LastFired(gitDir)
+		live = agenthook.Conversations(gitDir, time.Now())
 	}
 	var all []AgentState
 	for _, agent := range agenthook.Agents() {
@@ -50,6 +55,11 @@ func statesIn(dir, gitDir string) []AgentState {
 			i := slices.IndexFunc(events, func(f agenthook.Fired) bool { return f.Kind == agenthook.Prompt })
 			if i >= 0 {
 				s.Prompt = &events[i].Time
+			}
+		}
+		for _, c := range live {
+			if c.Agent == agent {
+				s.Live = append(s.Live, c)
 			}
 		}
 		if s.Installed && s.Error == "" {

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// agentProcess is a process that runs hooks as an agent does.
+type agentProcess struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	events io.WriteCloser
+	output *bufio.Reader
+}
+
+// agent starts a process that runs the hooks of an agent.
+func (w agentWorld) agent(name string) agentProcess {
+	w.t.Helper()
+	hook := binary + " session hook " + name
+	cmd := w.command()
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c",
+		`while read -r event; do printf %s "$event" | ` + hook + ` 2>&1; echo end; done`}
+	events, err := cmd.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.t.Fatalf("start an agent: %v", err)
+	}
+	p := agentProcess{w.t, cmd, events, bufio.NewReader(output)}
+	w.t.Cleanup(p.stop)
+	return p
+}
+
+// stop ends the process. The agent has no time to run a hook.
+func (p agentProcess) stop() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// event runs the hook with an event, and returns what the hook has printed.
+func (p agentProcess) event(name, conversation, dir string) (printed string) {
+	p.t.Helper()
+	if _, err := fmt.Fprintf(p.events, `{"hook_event_name":"%s","session_id":"%s","cwd":"%s"}`+"\n",
+		name, conversation, dir); err != nil {
+		p.t.Fatalf("send event %s: %v", name, err)
+	}
+	for {
+		line, err := p.output.ReadString('\n')
+		if err != nil {
+			p.t.Fatalf("read the output of the hook of %s: %v", name, err)
+		}
+		if line == "end\n" {
+			return printed
+		}
+		printed += line
+	}
+}
+
+// Status names the agents that work in one tree, as long as they run.
+func TestAgentsShareATree(t *testing.T) {
+	w := newAgentWorld(t)
+	m := mountStatus(w.dir)
+	m.ReadOnly, m.Session.Name = false, "work"
+	w.daemon.set(func() { w.daemon.mounts, w.daemon.fakeSessions = []control.MountStatus{m}, &sessionsOf{} })
+	w.ok("agent", "install", "claude", "--dir", "m")
+	shared := func(when, want string) {
+		t.Helper()
+		lines := strings.Split(w.lines(), "\n")
+		got := lines[len(lines)-1]
+		if !strings.Contains(got, " agents work ") {
+			got = ""
+		}
+		if got != want {
+			t.Errorf("status %s: got %q, want %q", when, got, want)
+		}
+	}
+
+	claude := w.agent("claude")
+	for _, event := range []string{"SessionStart", "UserPromptSubmit", "PreToolUse"} {
+		if got := claude.event(event, "c-1", w.dir); got != "" {
+			t.Errorf("event %s of the only agent: got %s", event, got)
+		}
+	}
+	shared("with one agent", "")
+	codex := w.agent("codex")
+	codex.event("SessionStart", "x-1", w.dir)
+	shared("with two agents", "2 agents work in this tree: codex, last seen just now; claude, last seen just now")
+	var hooks struct {
+		Hooks []struct {
+			Agent string
+			Live  []struct{ Conversation string }
+		}
+	}
+	if err := json.Unmarshal([]byte(w.ok("agent", "status", "--dir", "m", "--json")), &hooks); err != nil {
+		t.Fatal(err)
+	}
+	if h := hooks.Hooks; len(h[0].Live) != 1 || h[0].Live[0].Conversation != "c-1" || len(h[1].Live) != 1 ||
+		h[1].Live[0].Conversation != "x-1" || h[2].Live != nil {
+		t.Errorf("agent status --json: got %+v", h)
+	}
+	if got := w.ok("agent", "status", "--dir", "m"); !strings.HasSuffix(got,
+		"\n2 agents work in this tree: codex, last seen just now; claude, last seen just now\n") {
+		t.Errorf("agent status: got %s", got)
+	}
+
+	codex.event("SessionEnd", "x-1", w.dir)
+	claude.stop()
+	shared("after both have ended", "")
+}
