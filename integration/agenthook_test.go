@@ -1,11 +1,15 @@
 package integration
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -107,6 +111,57 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An agent that begins in a mount where another agent works gets a notice with a command that makes a tree of its own.
+// The command works as it is printed.
+func TestSecondAgentGetsATree(t *testing.T) {
+	w := newWorld(t)
+	w.sized(2, 2)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "shared")
+	defer w.unmount(m)
+	check(t, os.WriteFile(filepath.Join(m.Dir, "half"), []byte("work\n"), 0o644))
+	begin := func(agent, conversation string) string {
+		t.Helper()
+		// Each shell is another agent. It waits after the hook, because an agent that has ended shares nothing.
+		event := `{"hook_event_name":"SessionStart","session_id":"` + conversation + `","cwd":"` + m.Dir + `"}`
+		cmd := exec.Command("/bin/sh", "-c",
+			"printf %s "+control.ShellWord(event)+" | "+binary+" session hook "+agent+"; echo; sleep 300")
+		cmd.Env, cmd.SysProcAttr = append(os.Environ(), "ARTIFACTFS_STATE="+w.state), &syscall.SysProcAttr{Setpgid: true}
+		output := must[io.ReadCloser](t)(cmd.StdoutPipe())
+		check(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			_ = cmd.Wait()
+		})
+		return must[string](t)(bufio.NewReader(output).ReadString('\n'))
+	}
+	if got := begin("claude", "c-1"); got != "\n" {
+		t.Fatalf("answer to the first agent: %q", got)
+	}
+	var answer struct {
+		Specific struct {
+			Context string `json:"additionalContext"`
+		} `json:"hookSpecificOutput"`
+	}
+	check(t, json.Unmarshal([]byte(begin("codex", "x-1")), &answer))
+	_, command, ok := strings.Cut(answer.Specific.Context, " you can work instead: ")
+	if !ok || !strings.Contains(answer.Specific.Context, "(claude, last seen ") {
+		t.Fatalf("answer to the second agent: %q", answer.Specific.Context)
+	}
+	if text := w.ok("status", m.Dir); !strings.Contains(text, "  agents    2 agents work in this tree: codex, last seen ") {
+		t.Errorf("status with two agents:\n%s", text)
+	}
+	w.sh(w.root, "export ARTIFACTFS_STATE="+control.ShellWord(w.state)+"; "+command)
+	fork := m.Dir + "-2"
+	if got := w.sh(fork, "cat half"); got != "work" {
+		t.Errorf("the new tree has a file that is not committed: %q", got)
+	}
+	if text := w.ok("status", fork); !strings.Contains(text, "  agents    codex: installed, never fired") ||
+		strings.Contains(text, "agents work") {
+		t.Errorf("status of the new tree:\n%s", text)
+	}
+	w.ok("unmount", fork)
 }
 
 // A hook never disturbs its agent: where nothing is mounted, where no daemon is running, with an event that is no JSON.

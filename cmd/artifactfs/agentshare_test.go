@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func (p agentProcess) event(name, conversation, dir string) (printed string) {
 	}
 }
 
-// Status names the agents that work in one tree, as long as they run.
+// An agent that begins where another agent works gets a notice once, with a command for a tree of its own.
 func TestAgentsShareATree(t *testing.T) {
 	w := newAgentWorld(t)
 	m := mountStatus(w.dir)
@@ -94,8 +95,32 @@ func TestAgentsShareATree(t *testing.T) {
 		}
 	}
 	shared("with one agent", "")
+	for _, dir := range []string{w.dir + "-2", w.dir + "/src"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var answer struct {
+		SystemMessage      string
+		HookSpecificOutput struct{ HookEventName, AdditionalContext string }
+	}
 	codex := w.agent("codex")
-	codex.event("SessionStart", "x-1", w.dir)
+	printed := codex.event("SessionStart", "x-1", w.dir+"/src")
+	if err := json.Unmarshal([]byte(printed), &answer); err != nil {
+		t.Fatalf("answer to codex: got %q, %v", printed, err)
+	}
+	want := "Another coding agent works in this directory tree, " + w.dir + " (claude, last seen just now). " +
+		"Its changes and yours mix. This command makes a tree of its own, with the present files, in which you can work " +
+		"instead: " + binary + " session fork -C " + w.dir + " " + w.dir + "-3 && " + binary +
+		" agent install codex --dir " + w.dir + "-3"
+	if got := answer.HookSpecificOutput; got.AdditionalContext != want || got.HookEventName != "SessionStart" ||
+		answer.SystemMessage != want {
+		t.Errorf("answer to codex: got %+v, want %q", answer, want)
+	}
+	if got := codex.event("UserPromptSubmit", "x-1", w.dir); got != "" {
+		t.Errorf("answer to the prompt of codex: got %q", got)
+	}
+	w.ok("agent", "install", "gemini", "--dir", "m")
 	shared("with two agents", "2 agents work in this tree: codex, last seen just now; claude, last seen just now")
 	var hooks struct {
 		Hooks []struct {
@@ -115,7 +140,28 @@ func TestAgentsShareATree(t *testing.T) {
 		t.Errorf("agent status: got %s", got)
 	}
 
+	// The first agent resumes after it was killed, and the second has ended: neither gets a notice.
 	codex.event("SessionEnd", "x-1", w.dir)
 	claude.stop()
 	shared("after both have ended", "")
+	again := w.agent("claude")
+	if got := again.event("SessionStart", "c-1", w.dir); got != "" {
+		t.Errorf("answer to claude, which resumes its conversation: got %q", got)
+	}
+	if got := again.event("SessionStart", "c-2", w.dir); got != "" {
+		t.Errorf("answer to claude, which clears its conversation: got %q", got)
+	}
+	opencode := w.agent("opencode")
+	if got := opencode.event("chat.message", "o-1", w.dir); !strings.HasPrefix(got, "Another coding agent works ") ||
+		strings.Count(got, "claude") != 1 || strings.Count(got, "\n") != 1 {
+		t.Errorf("answer to opencode: got %q", got)
+	}
+	gemini := w.agent("gemini")
+	if got := gemini.event("SessionStart", "g-1", w.dir); !strings.Contains(got,
+		"Other coding agents work in this directory tree, "+w.dir+" (opencode, last seen just now; claude, ") {
+		t.Errorf("answer to gemini: got %q", got)
+	}
+	if got := gemini.event("BeforeAgent", "g-1", w.dir); got != "{}\n" {
+		t.Errorf("answer to the prompt of gemini: got %q", got)
+	}
 }

@@ -167,3 +167,28 @@ func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 		return c.Agent == turn.Agent && c.Name == turn.Conversation || c.process.related(self)
 	}), nil
 }
+
+// Answer returns the text that the hook of an event has to print on stdout, so that the agent passes a text to its
+// model and shows it to the user. It is used for events that begin a conversation or a turn. The parameter text is ""
+// if there is nothing to pass.
+func (e Event) Answer(text string) string {
+	switch {
+	case text == "" && e.Agent == Gemini:
+		return "{}\n" // Gemini expects JSON from each hook
+	case text == "":
+		return ""
+	case e.Agent == OpenCode:
+		return text + "\n" // the plugin adds the text to the prompt
+	}
+	var answer struct {
+		Message  string `json:"systemMessage"`
+		Specific struct {
+			Event   string `json:"hookEventName"`
+			Context string `json:"additionalContext"`
+		} `json:"hookSpecificOutput"`
+	}
+	answer.Message = text
+	answer.Specific.Event, answer.Specific.Context = e.Name, text
+	out, _ := json.Marshal(answer) // cannot fail, because answer consists of strings
+	return string(out) + "\n"
+}

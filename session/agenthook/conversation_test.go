@@ -1,6 +1,8 @@
 package agenthook
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,7 +151,9 @@ func TestJoinReturnsOthersOnce(t *testing.T) {
 	expect("without a conversation", Event{Agent: Codex, Kind: SessionStart}, "")
 
 	// The first conversation is resumed by another process, after the first process was killed.
-	saveTurn(t, dir, "one", process{Boot: other.Boot, Namespace: other.Namespace, PID: other.PID, Start: other.Start + 1}, 0)
+	killed := other
+	killed.Start++
+	saveTurn(t, dir, "one", killed, 0)
 	expect("when the only other one has ended", Event{Agent: Claude, Kind: SessionStart, Session: "one"}, "")
 	saveTurn(t, dir, "five", other, 0)
 	turn, _, err := LoadTurn(dir, "one")
@@ -179,5 +183,30 @@ func TestJoinReturnsOthersOnce(t *testing.T) {
 	saveTurn(t, dir, "seven", other, time.Second)
 	if got := names(Conversations(dir, time.Now())); got != "one five" {
 		t.Errorf("conversations: got %q, want one of each process", got)
+	}
+}
+
+// The answer of a hook has the form that the agent expects.
+func TestAnswer(t *testing.T) {
+	text := `another agent "codex" works here`
+	for _, a := range Agents() {
+		e := Event{Agent: a, Name: "SessionStart"}
+		want, none := fmt.Sprintf(`{"systemMessage":%[1]q,"hookSpecificOutput":{"hookEventName":"SessionStart",`+
+			`"additionalContext":%[1]q}}`+"\n", text), ""
+		switch a {
+		case Gemini:
+			none = "{}\n"
+		case OpenCode:
+			want = text + "\n"
+		}
+		if got := e.Answer(text); got != want {
+			t.Errorf("answer to %s: got %s, want %s", a, got, want)
+		}
+		if got := e.Answer(""); got != none {
+			t.Errorf("answer to %s without a text: got %q, want %q", a, got, none)
+		}
+		if a != OpenCode && !json.Valid([]byte(e.Answer(text))) {
+			t.Errorf("answer to %s is no JSON: %s", a, e.Answer(text))
+		}
 	}
 }

@@ -47,6 +47,7 @@ var kinds = map[string]Kind{
 type Event struct {
 	Agent   Agent // agent that has sent the event
 	Kind    Kind
+	Name    string          // agent's name of the event
 	Session string          // name that the agent has given to the conversation
 	Dir     string          // the agent's working directory; "" if unknown
 	Model   string          // model that the agent uses; "" if unknown
@@ -93,7 +94,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 		return Event{}, errors.New("read event: hook_event_name is missing")
 	}
 	e := Event{
-		Agent: a, Kind: kinds[w.Event], Session: w.Session, Dir: w.Dir, Model: w.Model,
+		Agent: a, Kind: kinds[w.Event], Name: w.Event, Session: w.Session, Dir: w.Dir, Model: w.Model,
 		Tool: w.Tool, Call: w.Call, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
 	}
 	switch e.Kind {

@@ -6,17 +6,22 @@ const command = COMMAND
 const timeout = 15000
 
 // send resolves when the event is recorded, or cannot be: an agent never waits longer than timeout and never fails by it.
+// The result is what the command has printed: a text for the model, or nothing.
 function send(event) {
   return new Promise((resolve) => {
-    const child = spawn("/bin/sh", ["-c", command], { stdio: ["pipe", "ignore", "ignore"] })
+    const child = spawn("/bin/sh", ["-c", command], { stdio: ["pipe", "pipe", "ignore"] })
+    let printed = ""
     const timer = setTimeout(() => {
       child.kill()
-      resolve()
+      resolve("")
     }, timeout)
     const done = () => {
       clearTimeout(timer)
-      resolve()
+      resolve(printed.trim())
     }
+    child.stdout.setEncoding("utf8")
+    child.stdout.on("data", (text) => (printed += text))
+    child.stdout.on("error", () => {})
     child.on("error", done)
     child.on("close", done)
     child.stdin.on("error", () => {})
@@ -29,6 +34,12 @@ const textOf = (parts) =>
     .filter((part) => part.type === "text" && !part.synthetic)
     .map((part) => part.text)
     .join("\n")
+
+// addText adds a text for the model to a prompt. The ids of parts sort in the order of the parts.
+function addText(text, { message, parts }) {
+  const id = (parts.at(-1)?.id ?? "prt_0") + "0"
+  parts.push({ id, sessionID: message.sessionID, messageID: message.id, type: "text", text, synthetic: true })
+}
 
 // lastResponse returns the text of the newest answer in a conversation.
 async function lastResponse(client, id) {
@@ -44,8 +55,11 @@ async function lastResponse(client, id) {
 export const ArtifactFS = async ({ client, directory }) => {
   const event = (name, session, members) => send({ hook_event_name: name, session_id: session, cwd: directory, ...members })
   return {
-    "chat.message": (input, output) =>
-      event("chat.message", input.sessionID, { model: input.model?.modelID, prompt: textOf(output.parts) }),
+    "chat.message": async (input, output) => {
+      const members = { model: input.model?.modelID, prompt: textOf(output.parts) }
+      const text = await event("chat.message", input.sessionID, members)
+      if (text) addText(text, output)
+    },
     "tool.execute.before": (input, output) =>
       event("tool.execute.before", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID, tool_input: output.args }),
     "tool.execute.after": (input, output) =>

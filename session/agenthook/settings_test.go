@@ -140,7 +140,8 @@ func TestOpenCodePlugin(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	if err := os.WriteFile(program,
-		[]byte("#!/bin/sh\n[ \"$*\" = 'session hook opencode' ] || exit 1\ncat >>"+dir+"/events\necho >>"+dir+"/events\n"),
+		[]byte("#!/bin/sh\n[ \"$*\" = 'session hook opencode' ] || exit 1\ncat >>"+dir+"/events\necho >>"+dir+"/events\n"+
+			"[ $(wc -l <"+dir+"/events) -gt 1 ] || echo 'Another agent works here.'\n"),
 		0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -159,16 +160,24 @@ const client = { session: { messages: async () => ({ data: [
   { info: { role: "assistant" }, parts: [{ type: "tool" }, { type: "text", text: "The login is fixed." }] } ] }) } }
 const hooks = await ArtifactFS({ client, directory: "DIR" })
 const args = { command: "COMMAND", description: "commit" }
-await hooks["chat.message"]({ sessionID: "ses_1", model: { providerID: "p", modelID: "m-1" } },
-  { message: {}, parts: [{ type: "text", text: "Fix the login; the key is SECRET" }, { type: "text", text: "hint", synthetic: true }] })
+const prompt = { message: { id: "msg_1", sessionID: "ses_1" }, parts: [
+  { id: "prt_1", type: "text", text: "Fix the login; the key is SECRET" }, { id: "prt_2", type: "text", text: "hint", synthetic: true }] }
+await hooks["chat.message"]({ sessionID: "ses_1", model: { providerID: "p", modelID: "m-1" } }, prompt)
+console.log(JSON.stringify(prompt.parts.slice(2)))
 await hooks["tool.execute.before"]({ tool: "bash", sessionID: "ses_1", callID: "call_1" }, { args })
 await hooks["tool.execute.after"]({ tool: "bash", sessionID: "ses_1", callID: "call_1", args }, { title: "commit", output: "[main 1234567] fix", metadata: {} })
 await hooks.event({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } })
 await hooks.event({ event: { type: "file.edited", properties: {} } })
 `
 	cmd := exec.Command(node, "--input-type=module", "-e", script)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("node: %v: %s", err, out)
+	}
+	added := `[{"id":"prt_20","sessionID":"ses_1","messageID":"msg_1","type":"text",` +
+		`"text":"Another agent works here.","synthetic":true}]` + "\n"
+	if string(out) != added {
+		t.Errorf("parts that the plugin added to the prompt: got %s, want %s", out, added)
 	}
 	sent, _ := os.ReadFile(filepath.Join(dir, "events"))
 	want, err := os.ReadFile("testdata/opencode.jsonl")

@@ -39,7 +39,7 @@ func HookCommand(a *cli.App) *cobra.Command {
 
 // sessionHook reads one event from stdin and records it in the session of the event's directory. It also stores in the
 // git directory that the hook has fired, even if nothing is recorded: because of the kind of the event, or because no
-// mount is there.
+// mount is there. If another agent works in the same tree, it prints a notice for an agent that begins a conversation.
 func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
@@ -47,17 +47,17 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	if err != nil {
 		return err
 	}
-	if agent == agenthook.Gemini {
-		defer fmt.Fprintln(a.Stdout, "{}") // Gemini expects JSON on the stdout of a hook
-	}
+	event, notice := agenthook.Event{Agent: agent}, ""
+	defer func() { fmt.Fprint(a.Stdout, event.Answer(notice)) }()
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, agenthook.MaxEvent+1))
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
 	}
-	event, err := agenthook.Parse(agent, text)
+	parsed, err := agenthook.Parse(agent, text)
 	if err != nil {
 		return err
 	}
+	event = parsed
 	event.Dir = cmp.Or(event.Dir, ".")
 	var failed error
 	gitDir, err := gitDirOf(ctx, event.Dir)
@@ -69,27 +69,35 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	if event.Kind == agenthook.Other {
 		return failed
 	}
-	return errors.Join(failed, recordInMount(ctx, a, gitDir, event))
+	notice, err = recordInMount(ctx, a, gitDir, event)
+	return errors.Join(failed, err)
 }
 
 // recordInMount records an event in the session of the mount that contains the event's directory. It does nothing
-// outside of mounts. gitDir is the git directory, or "" if git finds none.
-func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agenthook.Event) error {
+// outside of mounts. gitDir is the git directory, or "" if git finds none. The result is the notice for an agent that
+// begins a conversation where another agent works, and otherwise "".
+func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agenthook.Event) (string, error) {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "record", event.Dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-		return nil // report no error, because one configuration may apply to many directories, some of them outside of mounts
+		// report no error, because one configuration may apply to many directories, some of them outside of mounts
+		return "", nil
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	if m.Session.Name == "" {
-		return nil // A read-only mount has no session in which to record the event.
+		return "", nil // A read-only mount has no session in which to record the event.
 	}
+	notice := ""
 	if gitDir != "" {
-		_, err = agenthook.Join(gitDir, event, time.Now())
+		now := time.Now()
+		others, joined := agenthook.Join(gitDir, event, now)
+		if err = joined; len(others) > 0 {
+			notice = sharingNotice(all, m, event.Agent, others, now)
+		}
 	}
-	return errors.Join(err, recordEvent(ctx, m, gitDir, event))
+	return notice, errors.Join(err, recordEvent(ctx, m, gitDir, event))
 }
 
 // recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues

@@ -1,7 +1,10 @@
 package agents
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -36,4 +39,42 @@ func Sharing(states []AgentState, now time.Time) string {
 	}
 	slices.SortStableFunc(all, func(a, b agenthook.Conversation) int { return b.Seen.Compare(a.Seen) })
 	return fmt.Sprintf("%d agents work in this tree: %s", len(all), named(all, now))
+}
+
+// sharingNotice returns the notice for an agent that begins a conversation in the mount m, where the others work. The
+// notice has a command that forks the session, except in a container, whose programs cannot mount. The parameter all
+// lists the mounts of this host.
+func sharingNotice(all []cli.Served, m cli.Served, a agenthook.Agent, others []agenthook.Conversation,
+	now time.Time) string {
+	who, whose := "Another coding agent works", "Its"
+	if len(others) > 1 {
+		who, whose = "Other coding agents work", "Their"
+	}
+	text := fmt.Sprintf("%s in this directory tree, %s (%s). %s changes and yours mix.",
+		who, m.Dir, named(others, now), whose)
+	dir := freeSibling(all, m.Dir)
+	program, err := cli.OwnCommand()
+	if m.Guest() || dir == "" || err != nil {
+		return text
+	}
+	return text + fmt.Sprintf(" This command makes a tree of its own, with the present files, in which you can work instead:"+
+		" %[1]s session fork -C %[2]s %[3]s && %[1]s agent install %[4]s --dir %[3]s",
+		program, cli.ShellWord(m.Dir), cli.ShellWord(dir), a)
+}
+
+// freeSibling returns a path that does not exist, next to the mount at dir. If the mount is inside of another mount,
+// where nothing can be mounted, the path is next to the outermost one. The result is "" if all names are in use.
+func freeSibling(all []cli.Served, dir string) string {
+	for _, m := range all {
+		if m.Mounted() && strings.HasPrefix(dir, m.Dir+"/") {
+			dir = m.Dir
+		}
+	}
+	for n := 2; n < 100; n++ {
+		path := fmt.Sprintf("%s-%d", dir, n)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return path
+		}
+	}
+	return ""
 }
