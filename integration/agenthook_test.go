@@ -22,6 +22,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
 	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
+	subs := map[string]string{"claude": "a1b2c3d4e5f6a7b8c", "codex": "ab12", "opencode": "ses_2", "gemini": ""}
 	secret := "ghp_" + strings.Repeat("aB3d", 9)
 	for _, agent := range []string{"claude", "codex", "gemini", "opencode"} {
 		t.Run(agent, func(t *testing.T) {
@@ -64,9 +65,12 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				}
 			}
 			checkpoints := m.checkpoints()
-			if len(checkpoints) < 2 || !strings.HasPrefix(checkpoints[0].Message, "end of turn: The login is fixed") ||
-				!strings.Contains(checkpoints[len(checkpoints)-1].Message, "git commit") {
-				t.Errorf("checkpoints: %+v", checkpoints)
+			first := slices.IndexFunc(checkpoints, func(c control.Checkpoint) bool {
+				return strings.HasPrefix(c.Message, "before ") && strings.Contains(c.Message, "git commit")
+			})
+			if first < 0 || !strings.HasPrefix(checkpoints[0].Message, "end of turn: The login is fixed") ||
+				slices.ContainsFunc(checkpoints, func(c control.Checkpoint) bool { return strings.Contains(c.Message, secret) }) {
+				t.Fatalf("checkpoints: %+v", checkpoints)
 			}
 			after := slices.IndexFunc(checkpoints, func(p control.Checkpoint) bool {
 				return strings.HasPrefix(p.Message, "after ") && strings.Contains(p.Message, "git commit")
@@ -74,8 +78,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if after < 0 || m.in(checkpoints[max(after, 0)].Tree, "fixed") != "fixed\n" {
 				t.Errorf("no checkpoint after the tool holds what the tool made: %+v", checkpoints)
 			}
-			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+
-				checkpoints[len(checkpoints)-1].Tree); strings.Contains(got, "fixed") {
+			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+checkpoints[first].Tree); strings.Contains(got, "fixed") {
 				t.Errorf("the checkpoint before the tool holds what the tool made: %s", got)
 			}
 			var note struct{ Agent, Prompt string }
@@ -90,6 +93,13 @@ func TestAgentsRecordThemselves(t *testing.T) {
 					t.Errorf("the transcript has no %s:\n%s", want, records)
 				}
 			}
+			if nested := w.ok("session", "transcript", m.Dir, "--turn", "1", "--sub", subs[agent]); (subs[agent] != "") !=
+				strings.Contains(nested, ": subagent_end  ") {
+				t.Errorf("records of the sub-agent in turn 1:\n%s", nested)
+			}
+			if transcript := w.ok("session", "transcript", m.Dir); strings.Count(transcript, "== turn ") != 1 {
+				t.Errorf("the transcript has not one turn:\n%s", transcript)
+			}
 			if strings.Contains(records, secret) {
 				t.Errorf("the transcript holds a secret:\n%s", records)
 			}
@@ -101,6 +111,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				t.Errorf("status after the uninstall:\n%s", text)
 			}
 			w.git(m.Dir, "reset", "-q", "--hard", "HEAD~1")
+			w.git(m.Dir, "clean", "-qf", "by-sub")
 			if after := w.look(m.Dir); after.Tree != before.Tree {
 				t.Errorf("the tree after the uninstall: %s, before the install: %s", after.Tree, before.Tree)
 			}

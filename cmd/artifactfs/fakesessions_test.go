@@ -238,7 +238,7 @@ func (s *sessionsOf) SessionPolicy(_ context.Context,
 func (s *sessionsOf) SessionTranscript(_ context.Context,
 	r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	s.ask(r)
-	return control.SessionTranscriptReply{Records: answer(s, &s.records)}, nil
+	return control.SessionTranscriptReply{Session: "work", Records: answer(s, &s.records)}, nil
 }
 
 func (s *sessionsOf) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {

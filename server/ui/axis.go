@@ -286,6 +286,8 @@ func recordOf(l transcript.Line) entry {
 		Content                json.RawMessage
 		Input, Output          json.RawMessage
 		Failed                 bool
+		Sub                    string
+		SubType                string `json:"sub_type"`
 	}
 	_ = json.Unmarshal(l.Record, &r) // errors are ignored, because a member with an unexpected type counts as missing
 	text := r.Text
@@ -305,6 +307,9 @@ func recordOf(l transcript.Line) entry {
 		e.Label = clip(r.Type, 40)
 	}
 	e.Label = firstOf(clip(r.Tool, 60), e.Label)
+	if r.Sub != "" {
+		e.Label = strings.TrimSpace("sub-agent " + clip(r.SubType, 40) + " " + e.Label)
+	}
 	text = firstOf(text, plainJSON(r.Content), string(l.Record))
 	e.Text = clip(text, maxText)
 	e.More = len(e.Text) < len(text)

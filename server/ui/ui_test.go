@@ -312,11 +312,13 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 			"x.html": "<script>alert(1)</script>\n",
 			"bin":    "a\x00b", "crlf.go": "package a\r\n\r\nfunc b() {}\r\n", "\xff\xfe": "latin \xe9\n"})
 	m.records(m.ids[0], 2, `{"type":"prompt","text":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`, `{"type":5,"text":[1]}`,
-		`{"type":"tool_call","tool":"<i>","input":"</pre>"}`)
+		`{"type":"tool_call","tool":"<i>","input":"</pre>"}`,
+		`{"type":"subagent_end","text":"found","sub":"<i>","sub_type":"<i>x"}`)
 	dir := m.done()
 	w := newWorld(t, nil)
 	app := w.repo(t, "team", "app", dir)
 	read := w.reader(t, app)
+	wants(t, w.get(t, read, "/ui/team/app/s/evil", http.StatusOK), "sub-agent &lt;i&gt;x subagent_end")
 	pages := []string{"/ui/team/app", "/ui/team/app/s/evil", "/ui/team/app/s/evil?at=" + m.ids[0],
 		"/ui/team/app/diff?a=main&b=evil@", "/ui/team/app/tree/evil@",
 		"/ui/team/app/diff?a=%3Cscript%3E&b=%22"}

@@ -72,6 +72,7 @@ var configurations = map[Agent]configuration{
 			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
 			{name: "PostToolUse", tool: true},
 			{name: "PostToolUseFailure", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
+			{name: "SubagentStart"}, {name: "SubagentStop"},
 		},
 		unit: time.Second,
 	},
@@ -79,7 +80,8 @@ var configurations = map[Agent]configuration{
 		path: ".codex/hooks.json",
 		events: []configured{
 			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
-			{name: "PostToolUse", tool: true}, {name: "Stop"},
+			{name: "PostToolUse", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
+			{name: "SubagentStart"}, {name: "SubagentStop"},
 		},
 		unit: time.Second,
 	},

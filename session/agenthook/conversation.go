@@ -150,7 +150,7 @@ func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 	}
 	before, self := turn, agentProcess(e.Agent)
 	turn.Agent, turn.Process = e.Agent, self
-	turn.Conversation = strings.ToValidUTF8(e.Session[:min(len(e.Session), maxConversation)], "")
+	turn.Conversation = limit(e.Session, maxConversation)
 	if known && turn == before {
 		return nil, missingIsFine(os.Chtimes(turnFile(gitDir, e.Session), now, now))
 	}
@@ -160,7 +160,7 @@ func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 	}
 	begins := !known && (e.Kind == SessionStart || e.Kind == Prompt)
 	resumes := known && e.Kind == SessionStart && before.Agent == e.Agent
-	if !begins && !resumes {
+	if !begins && !resumes || e.Sub != "" {
 		return nil, nil
 	}
 	return slices.DeleteFunc(Conversations(gitDir, now), func(c Conversation) bool {

@@ -21,6 +21,12 @@ const (
 	ToolResult   Kind = "tool_result" // a tool has run
 	TurnEnd      Kind = "response"    // the agent has responded, which ends the turn
 	SessionEnd   Kind = "agent_end"
+
+	// A sub-agent does a part of the work in the conversation of the agent that has started it. Its prompt has a kind of
+	// its own, because only a prompt of the user begins a turn.
+	SubStart  Kind = "subagent_start"
+	SubPrompt Kind = "subagent_prompt"
+	SubEnd    Kind = "subagent_end"
 )
 
 // kinds maps the names that the agents give to events to the kinds of events. No two agents use the same name for
@@ -33,6 +39,8 @@ var kinds = map[string]Kind{
 	"PostToolUseFailure":  ToolResult,
 	"Stop":                TurnEnd,
 	"SessionEnd":          SessionEnd,
+	"SubagentStart":       SubStart,
+	"SubagentStop":        SubEnd,
 	"BeforeAgent":         Prompt,
 	"BeforeTool":          ToolCall,
 	"AfterTool":           ToolResult,
@@ -57,6 +65,8 @@ type Event struct {
 	Input   json.RawMessage // arguments of a tool call
 	Output  json.RawMessage // result of a tool call
 	Failed  bool            // whether the tool has failed
+	Sub     string          // id of the sub-agent from which the event comes; "" if it comes from the agent itself
+	SubType string          // type of the sub-agent, such as "Explore"; "" if unknown
 	// Checkpoint is the checkpoint that was made for the event before its record; "" if none was made.
 	Checkpoint string
 }
@@ -78,6 +88,8 @@ type wire struct {
 	ToolInput    json.RawMessage `json:"tool_input"`
 	ToolResponse json.RawMessage `json:"tool_response"`
 	Error        json.RawMessage `json:"error"`
+	Sub          string          `json:"agent_id"`
+	SubType      string          `json:"agent_type"` // also sent for the agent itself, if it was started with a type
 }
 
 // Parse parses an event in the form in which the agent sends it. The result has the Kind Other if the event need not be
@@ -97,10 +109,19 @@ func Parse(a Agent, text []byte) (Event, error) {
 		Agent: a, Kind: kinds[w.Event], Name: w.Event, Session: w.Session, Dir: w.Dir, Model: w.Model,
 		Tool: w.Tool, Call: w.Call, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
 	}
+	if w.Sub != "" {
+		e.Sub, e.SubType = limit(w.Sub, maxConversation), limit(w.SubType, maxConversation)
+		switch e.Kind {
+		case Prompt:
+			e.Kind = SubPrompt
+		case TurnEnd:
+			e.Kind = SubEnd
+		}
+	}
 	switch e.Kind {
-	case Prompt:
+	case Prompt, SubPrompt:
 		e.Text = w.Prompt
-	case TurnEnd:
+	case TurnEnd, SubEnd:
 		// The agents use two different names for the text of a response.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
@@ -128,6 +149,9 @@ func (e Event) Changes() bool {
 	return (e.Kind == ToolCall || e.Kind == ToolResult) && !slices.Contains(readers[e.Agent], e.Tool)
 }
 
+// BoundsSub reports whether the event is the beginning or the end of a sub-agent's work.
+func (e Event) BoundsSub() bool { return e.Kind == SubStart || e.Kind == SubPrompt || e.Kind == SubEnd }
+
 // Title returns a description of the event in at most 120 bytes, which is used as the message of a checkpoint.
 func (e Event) Title() string {
 	switch e.Kind {
@@ -137,6 +161,12 @@ func (e Event) Title() string {
 		return cut(strings.TrimSpace("after "+e.Tool+" "+e.Subject()), 120)
 	case TurnEnd:
 		return cut(strings.TrimSpace("end of turn: "+firstLine(e.Text)), 120)
+	case SubStart, SubPrompt, SubEnd:
+		name := strings.TrimSpace("sub-agent " + firstLine(e.SubType))
+		if e.Kind == SubEnd {
+			return cut(strings.TrimSpace("end of "+name+": "+firstLine(e.Text)), 120)
+		}
+		return cut("before "+name, 120)
 	}
 	return string(e.Kind)
 }
@@ -182,6 +212,8 @@ type record struct {
 	Output     any    `json:"output,omitempty"`
 	Failed     bool   `json:"failed,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
+	Sub        string `json:"sub,omitempty"`
+	SubType    string `json:"sub_type,omitempty"`
 }
 
 // Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
@@ -190,6 +222,7 @@ func (e Event) Record() (string, error) {
 		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString),
 		Tool: e.Tool, Call: e.Call,
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed, Checkpoint: e.Checkpoint,
+		Sub: e.Sub, SubType: e.SubType,
 	}
 	// The roles are those of the usual chat formats.
 	switch e.Kind {
@@ -197,7 +230,7 @@ func (e Event) Record() (string, error) {
 		r.Role = "user"
 	case ToolResult:
 		r.Role = "tool"
-	case SessionStart, SessionEnd:
+	case SessionStart, SessionEnd, SubStart, SubPrompt, SubEnd:
 		r.Role = "system"
 	default:
 		r.Role = "assistant"
@@ -242,6 +275,9 @@ func shortenStrings(v any) any {
 	}
 	return v
 }
+
+// limit returns s, or its beginning if it has more than max bytes.
+func limit(s string, max int) string { return strings.ToValidUTF8(s[:min(len(s), max)], "") }
 
 // cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, and between them a
 // note with the number of bytes that were left out.

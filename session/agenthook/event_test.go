@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // TestParseEvents checks that the documented events of all agents are parsed to the same kinds of events.
@@ -49,6 +52,69 @@ func TestParseEvents(t *testing.T) {
 		if e, err := Parse(Codex, []byte(bad)); err == nil {
 			t.Errorf("invalid event %q was parsed as %+v", bad, e)
 		}
+	}
+}
+
+// TestParseSubAgents checks that the events of a sub-agent are nested in the turn of the agent that has started it.
+func TestParseSubAgents(t *testing.T) {
+	for a, want := range map[Agent]string{
+		Claude: "subagent_start tool_call tool_result subagent_end: " +
+			"end of sub-agent Explore: The login is in d0/f0; the key is SECRET",
+		Codex: "subagent_start subagent_prompt tool_call tool_result subagent_end: " +
+			"end of sub-agent explorer: The login is in d0/f0; the key is SECRET",
+		OpenCode: "subagent_prompt tool_call subagent_end: end of sub-agent explore: The login is fixed.",
+	} {
+		text, err := os.ReadFile(filepath.Join("testdata", string(a)+".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var nested, records []string
+		var last Event
+		conversation := ""
+		for line := range strings.Lines(string(text)) {
+			e, err := Parse(a, []byte(line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			record, err := e.Record()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if records = append(records, record); conversation != "" && e.Session != conversation {
+				t.Errorf("%s: got conversation %q, want %q", a, e.Session, conversation)
+			}
+			conversation = e.Session
+			if strings.Contains(record, `"sub":"`) != (e.Sub != "") || e.BoundsSub() && e.Sub == "" {
+				t.Errorf("%s: got record %s of event %+v", a, record, e)
+			}
+			if e.Sub != "" {
+				nested, last = append(nested, string(e.Kind)), e
+			}
+		}
+		if got := strings.Join(nested, " ") + ": " + last.Title(); got != want {
+			t.Errorf("%s: events of the sub-agent: got %q, want %q", a, got, want)
+		}
+		prompts := 0
+		for _, r := range records {
+			if transcript.HasPrompt([]string{r}) {
+				prompts++
+			}
+		}
+		if prompts != 1 {
+			t.Errorf("%s: got %d records that begin a turn, want 1", a, prompts)
+		}
+	}
+	e, err := Parse(Claude, []byte(`{"hook_event_name":"UserPromptSubmit","session_id":"c","agent_type":"r","prompt":"p"}`))
+	if err != nil || e.Kind != Prompt || e.Sub != "" || e.SubType != "" {
+		t.Errorf("prompt to an agent that was started with a type: got %+v, error %v", e, err)
+	}
+	e, err = Parse(Codex, []byte(`{"hook_event_name":"SubagentStart","agent_id":"`+strings.Repeat("é", 1000)+`"}`))
+	if err != nil || len(e.Sub) != maxConversation || e.Title() != "before sub-agent" {
+		t.Errorf("sub-agent with a long id: got %d bytes, title %q, error %v", len(e.Sub), e.Title(), err)
+	}
+	others, err := Join(t.TempDir(), Event{Agent: Codex, Kind: SessionStart, Session: "c", Sub: "s"}, time.Now())
+	if others != nil || err != nil {
+		t.Errorf("other agents at the start of a sub-agent: got %v, error %v", others, err)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -62,8 +61,7 @@ func NoteFired(gitDir string, e Event) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	name := strings.ToValidUTF8(e.Session[:min(len(e.Session), maxConversation)], "")
-	return disk.WriteFileUnsynced(file, []byte(name), 0o600)
+	return disk.WriteFileUnsynced(file, []byte(limit(e.Session, maxConversation)), 0o600)
 }
 
 // LastFired returns the newest event of each kind that the hooks of each agent have received, newest first. The result

@@ -50,7 +50,7 @@ func TestFired(t *testing.T) {
 	note(Claude, Prompt, "c-2", time.Minute)
 	note(Codex, TurnEnd, strings.Repeat("é", maxConversation), -time.Hour) // the clock was set back
 	// Files of another version, or of a process that was killed, are no events.
-	for _, name := range []string{"claude/subagent_start", "claude/prompt.ABC.tmp", "other-agent/prompt"} {
+	for _, name := range []string{"claude/later_kind", "claude/prompt.ABC.tmp", "other-agent/prompt"} {
 		path := filepath.Join(dir, hooksDir, firedDir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)

@@ -53,9 +53,16 @@ async function lastResponse(client, id) {
 }
 
 export const ArtifactFS = async ({ client, directory }) => {
-  const event = (name, session, members) => send({ hook_event_name: name, session_id: session, cwd: directory, ...members })
+  const subs = new Map() // conversation of a sub-agent -> the conversation that has started it, and the type of the sub-agent
+  const event = (name, session, members) => {
+    let top = session
+    while (subs.has(top)) top = subs.get(top).parent
+    const sub = top === session ? {} : { agent_id: session, agent_type: subs.get(session).type }
+    return send({ hook_event_name: name, session_id: top, cwd: directory, ...sub, ...members })
+  }
   return {
     "chat.message": async (input, output) => {
+      if (subs.has(input.sessionID)) subs.get(input.sessionID).type = input.agent
       const members = { model: input.model?.modelID, prompt: textOf(output.parts) }
       const text = await event("chat.message", input.sessionID, members)
       if (text) addText(text, output)
@@ -70,6 +77,8 @@ export const ArtifactFS = async ({ client, directory }) => {
         tool_response: { title: output?.title, output: output?.output },
       }),
     event: async ({ event: e }) => {
+      const created = e.type === "session.created" && e.properties.info
+      if (created?.parentID) subs.set(created.id, { parent: created.parentID })
       if (e.type !== "session.idle") return
       const session = e.properties.sessionID
       await event("session.idle", session, { last_assistant_message: await lastResponse(client, session) })

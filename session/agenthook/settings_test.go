@@ -56,6 +56,14 @@ func TestUninstallRestoresSettings(t *testing.T) {
 			if err != nil || string(again) != string(after) {
 				t.Errorf("%s: a second install for %s changed the file (error %v):\n%s", name, a, err, again)
 			}
+			older := c
+			older.events = c.events[1 : len(c.events)-1]
+			if again, err = older.install([]byte(before), a, "artifactfs"+commandSuffix(a)); err == nil {
+				again, err = c.install(again, a, command)
+			}
+			if err != nil || string(again) != string(after) {
+				t.Errorf("%s: the install for %s does not replace older hooks (error %v):\n%s", name, a, err, again)
+			}
 			rest, n, err := uninstall(after, a)
 			if err != nil || n != len(c.events) || string(rest) != before {
 				t.Errorf("%s: uninstall for %s removed %d hooks, error %v, and left\n%s\nwant\n%s", name, a, n, err, rest, before)
@@ -164,6 +172,10 @@ const prompt = { message: { id: "msg_1", sessionID: "ses_1" }, parts: [
   { id: "prt_1", type: "text", text: "Fix the login; the key is SECRET" }, { id: "prt_2", type: "text", text: "hint", synthetic: true }] }
 await hooks["chat.message"]({ sessionID: "ses_1", model: { providerID: "p", modelID: "m-1" } }, prompt)
 console.log(JSON.stringify(prompt.parts.slice(2)))
+await hooks.event({ event: { type: "session.created", properties: { info: { id: "ses_2", parentID: "ses_1" } } } })
+await hooks["chat.message"]({ sessionID: "ses_2", agent: "explore" }, { message: {}, parts: [{ type: "text", text: "Find the login" }] })
+await hooks["tool.execute.before"]({ tool: "bash", sessionID: "ses_2", callID: "call_2" }, { args: { command: "echo sub >by-sub" } })
+await hooks.event({ event: { type: "session.idle", properties: { sessionID: "ses_2" } } })
 await hooks["tool.execute.before"]({ tool: "bash", sessionID: "ses_1", callID: "call_1" }, { args })
 await hooks["tool.execute.after"]({ tool: "bash", sessionID: "ses_1", callID: "call_1", args }, { title: "commit", output: "[main 1234567] fix", metadata: {} })
 await hooks.event({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } })

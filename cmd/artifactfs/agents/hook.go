@@ -104,11 +104,11 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 // with the next step after an error.
 func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
-	if e.Changes() || e.Kind == agenthook.TurnEnd {
+	if e.Changes() || e.Kind == agenthook.TurnEnd || e.BoundsSub() {
 		// The message is pushed with the checkpoint, so it must not contain a secret.
 		title, _ := transcript.Redact(e.Title())
-		if e.Kind == agenthook.ToolResult && !m.Session.Dirty {
-			title = "" // a new message would make a checkpoint even if the tool has changed nothing
+		if !m.Session.Dirty && (e.Kind == agenthook.ToolResult || e.BoundsSub()) {
+			title = "" // a new message would make a checkpoint even if the agent has changed nothing
 		}
 		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir, Message: title}, nil)
 		if err != nil {

@@ -277,7 +277,10 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 			fmt.Fprintf(out, "  ... and %s more (artifactfs session transcript)\n", cli.Count(int64(len(s.Since)-i)))
 			break
 		}
-		kind, text := readRecord(r)
+		kind, text, sub := readRecord(r)
+		if sub != "" {
+			kind = "  " + sub + ": " + kind
+		}
 		fmt.Fprintf(out, "  %s  %s\n", kind, shortened(cli.OneLine(text)))
 	}
 	if s.Excluded > 0 {

@@ -21,6 +21,8 @@ type transcriptOptions struct {
 	of string
 	// turn is the number of the turn to print; 0 means all turns.
 	turn int
+	// sub is the id of the sub-agent whose records are printed, or the end of the id; "" means all records.
+	sub string
 	// follow and markdown are the values of --follow and --markdown, which exclude each other.
 	follow, markdown bool
 }
@@ -29,7 +31,7 @@ type transcriptOptions struct {
 func sessionTranscriptCommand(a *cli.App) *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{
-		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
+		Use:   "transcript [DIR|SESSION] [--turn N] [--sub ID] [--follow] [--markdown]",
 		Short: "Print the transcript of a session",
 		Long: `Transcript prints the records that session record and the hooks of coding agents have appended: time, author, kind and
 text. Long tool calls are shortened. --json prints each record completely, on one line.
@@ -38,6 +40,9 @@ A new turn begins with the record of a user's prompt ("type":"prompt", or "role"
 a type), or with a record whose "turn" member differs from that of the previous record. A checkpoint is made before a
 prompt is recorded, unless the mount has --checkpoint off: turn:N names this checkpoint in all session commands, and
 session restore --turn N restores it.
+
+The records of a sub-agent are indented: the type of the sub-agent and the end of its id precede the kind. They are a
+part of the turn in which the sub-agent was started. --sub prints only them.
 
 With --follow, transcript prints new records as they are appended, until Ctrl-C.`,
 		Example: `  artifactfs session transcript
@@ -64,6 +69,7 @@ With --follow, transcript prints new records as they are appended, until Ctrl-C.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVar(&o.turn, "turn", 0, "print only turn `N`")
+	f.StringVar(&o.sub, "sub", "", "print only records of the sub-agent with this `ID`, or with an ID that ends so")
 	f.BoolVarP(&o.follow, "follow", "f", false, "continue to print records as they are appended")
 	f.BoolVar(&o.markdown, "markdown", false, "print the transcript as a report in Markdown")
 	ofFlag(a, cmd, &o.of)
@@ -117,6 +123,9 @@ func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcr
 			continue
 		}
 		printed[r.ID] = true
+		if o.sub != "" && !strings.HasSuffix(subOf(r), o.sub) {
+			continue
+		}
 		var err error
 		switch {
 		case a.JSON:
@@ -150,26 +159,42 @@ type commonMembers struct {
 	Input   json.RawMessage `json:"input"`
 	Output  json.RawMessage `json:"output"`
 	Failed  bool            `json:"failed"`
+	Sub     string          `json:"sub"`      // id of the sub-agent that has made the record
+	SubType string          `json:"sub_type"` // type of the sub-agent
+}
+
+// subOf returns the id of the sub-agent that has made a record, or "" if no sub-agent has made it.
+func subOf(r control.TranscriptRecord) string {
+	var s commonMembers
+	_ = json.Unmarshal(r.Record, &s) // a record that is no object is of no sub-agent
+	return s.Sub
+}
+
+// subName returns a short name of the sub-agent that has made a record: its type and the end of its id. It returns ""
+// if no sub-agent has made the record.
+func (s commonMembers) subName() string {
+	id := cli.OneLine(s.Sub)
+	return strings.TrimSpace(cli.OneLine(s.SubType) + " " + strings.ToValidUTF8(id[max(0, len(id)-6):], ""))
 }
 
 // maxShown is the maximum length in bytes of each part of a tool call that is printed as text.
 const maxShown = 200
 
-// readRecord returns the kind of a record and its text. If the kind is unknown, the text is the shortened JSON of the
-// record.
-func readRecord(r control.TranscriptRecord) (kind, text string) {
+// readRecord returns the kind of a record, its text, and the name of the sub-agent that has made it. If the kind is
+// unknown, the text is the shortened JSON of the record.
+func readRecord(r control.TranscriptRecord) (kind, text, sub string) {
 	if r.Erased != nil {
 		text = "erased by " + r.Erased.By
 		if r.Erased.Why != "" {
 			text += ": " + r.Erased.Why
 		}
-		return "erased", text
+		return "erased", text, ""
 	}
 	var s commonMembers
 	if json.Unmarshal(r.Record, &s) != nil {
-		return "record", shortened(string(r.Record))
+		return "record", shortened(string(r.Record)), ""
 	}
-	kind = s.Type
+	kind, sub = s.Type, s.subName()
 	if kind == "" || kind == "message" {
 		kind = s.Role
 	}
@@ -182,8 +207,10 @@ func readRecord(r control.TranscriptRecord) (kind, text string) {
 		text = s.Text
 	case json.Unmarshal(s.Content, &content) == nil && content != "":
 		text = content
+	case s.Tool == "" && s.Sub != "":
+		text = cli.OneLine(s.Sub)
 	case s.Tool == "":
-		return kind, shortened(string(r.Record))
+		return kind, shortened(string(r.Record)), sub
 	}
 	if s.Tool != "" {
 		text = strings.TrimSpace(s.Tool + " " + shortened(text))
@@ -197,7 +224,7 @@ func readRecord(r control.TranscriptRecord) (kind, text string) {
 			text += " (failed)"
 		}
 	}
-	return kind, text
+	return kind, text, sub
 }
 
 // shortened returns text on one line, cut to maxShown bytes.
@@ -209,9 +236,14 @@ func shortened(text string) string {
 	return text
 }
 
-// printRecord prints a record as text. The first record of a turn is preceded by a heading.
+// printRecord prints a record as text. The first record of a turn is preceded by a heading. Records of sub-agents are
+// indented.
 func printRecord(out io.Writer, r control.TranscriptRecord) error {
-	kind, text := readRecord(r)
+	kind, text, sub := readRecord(r)
+	indent := ""
+	if sub != "" {
+		indent, kind = "  ", sub+": "+kind
+	}
 	if r.Begins {
 		if _, err := fmt.Fprintf(out, "== turn %d, checkpoint %s\n", r.Turn, dashed(r.Checkpoint)); err != nil {
 			return err
@@ -221,8 +253,8 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	for i, l := range lines {
 		lines[i] = cli.OneLine(l)
 	}
-	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind,
-		strings.Join(lines, "\n    "))
+	_, err := fmt.Fprintf(out, "%s%s  %s  %s  %s\n", indent, r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind,
+		strings.Join(lines, "\n    "+indent))
 	return err
 }
 
@@ -236,11 +268,19 @@ func dashed(text string) string {
 
 // printMarkdown prints a record as Markdown.
 func printMarkdown(out io.Writer, r control.TranscriptRecord) error {
-	kind, text := readRecord(r)
+	kind, text, sub := readRecord(r)
 	if r.Begins {
 		if _, err := fmt.Fprintf(out, "\n## Turn %d\n\nCheckpoint `%s`\n", r.Turn, dashed(r.Checkpoint)); err != nil {
 			return err
 		}
+	}
+	if kind == "subagent_start" {
+		if _, err := fmt.Fprintf(out, "\n#### Sub-agent %s\n", sub); err != nil {
+			return err
+		}
+	}
+	if sub != "" {
+		kind = sub + ": " + kind
 	}
 	quoted := strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n> ")
 	_, err := fmt.Fprintf(out, "\n**%s**, %s, %s\n\n> %s\n", kind, dashed(r.Actor),
