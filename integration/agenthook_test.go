@@ -2,7 +2,9 @@ package integration
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,9 +41,13 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				t.Errorf("status after the install:\n%s", text)
 			}
 			text := must[[]byte](t)(os.ReadFile(filepath.Join("..", "session", "agenthook", "testdata", agent+".jsonl")))
+			file := filepath.Join(t.TempDir(), "conversation.jsonl") // in which the agent stores the conversation itself
+			if texts, err := os.ReadFile(filepath.Join("..", "session", "agenthook", "testdata", agent+"-file.jsonl")); err == nil {
+				check(t, os.WriteFile(file, bytes.ReplaceAll(texts, []byte("SECRET"), []byte(secret)), 0o600))
+			}
 			commit := "echo fixed >fixed && git add fixed && git commit -qm fix"
 			for line := range strings.Lines(string(text)) {
-				line = strings.NewReplacer("DIR", m.Dir, "SECRET", secret, "COMMAND", commit).Replace(line)
+				line = strings.NewReplacer("DIR", m.Dir, "SECRET", secret, "COMMAND", commit, "FILE", file).Replace(line)
 				cmd := w.command(t.Context(), "session", "hook", agent)
 				cmd.Dir, cmd.Stdin = "/", strings.NewReader(line)
 				if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "artifactfs:") {
@@ -92,6 +98,14 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				if !strings.Contains(records, want) {
 					t.Errorf("the transcript has no %s:\n%s", want, records)
 				}
+			}
+			compacts := agent == "claude" || agent == "codex"
+			kept := strings.Contains(records, `"compacted":true`) && strings.Contains(records, "I look at the login first")
+			if kept != compacts || strings.Contains(records, "a thought") {
+				t.Errorf("texts before the compaction are kept: %v\n%s", kept, records)
+			}
+			if got := strings.Contains(fmt.Sprint(checkpoints), "before compaction "); got != compacts {
+				t.Errorf("checkpoint before the compaction: %v, %+v", got, checkpoints)
 			}
 			if nested := w.ok("session", "transcript", m.Dir, "--turn", "1", "--sub", subs[agent]); (subs[agent] != "") !=
 				strings.Contains(nested, ": subagent_end  ") {

@@ -72,7 +72,7 @@ var configurations = map[Agent]configuration{
 			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
 			{name: "PostToolUse", tool: true},
 			{name: "PostToolUseFailure", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
-			{name: "SubagentStart"}, {name: "SubagentStop"},
+			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
 		},
 		unit: time.Second,
 	},
@@ -81,7 +81,7 @@ var configurations = map[Agent]configuration{
 		events: []configured{
 			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
 			{name: "PostToolUse", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
-			{name: "SubagentStart"}, {name: "SubagentStop"},
+			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
 		},
 		unit: time.Second,
 	},

@@ -27,6 +27,7 @@ type Turn struct {
 	Agent        Agent   `json:"agent,omitempty"`
 	Conversation string  `json:"conversation,omitempty"` // name of the conversation, shortened
 	Process      process `json:"process"`                // process of the agent
+	Compacted    int64   `json:"compacted,omitempty"`    // offset in the agent's file up to which texts are recorded
 }
 
 // hooksDir is the directory in which hooks store their state, relative to the git directory: the turns, and which

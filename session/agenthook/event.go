@@ -21,6 +21,7 @@ const (
 	ToolResult   Kind = "tool_result" // a tool has run
 	TurnEnd      Kind = "response"    // the agent has responded, which ends the turn
 	SessionEnd   Kind = "agent_end"
+	Compact      Kind = "compact" // the agent is about to replace its context by a summary
 
 	// A sub-agent does a part of the work in the conversation of the agent that has started it. Its prompt has a kind of
 	// its own, because only a prompt of the user begins a turn.
@@ -41,6 +42,7 @@ var kinds = map[string]Kind{
 	"SessionEnd":          SessionEnd,
 	"SubagentStart":       SubStart,
 	"SubagentStop":        SubEnd,
+	"PreCompact":          Compact,
 	"BeforeAgent":         Prompt,
 	"BeforeTool":          ToolCall,
 	"AfterTool":           ToolResult,
@@ -67,6 +69,10 @@ type Event struct {
 	Failed  bool            // whether the tool has failed
 	Sub     string          // id of the sub-agent from which the event comes; "" if it comes from the agent itself
 	SubType string          // type of the sub-agent, such as "Explore"; "" if unknown
+	Trigger string          // what has caused a compaction: "auto" or "manual"
+	File    string          // file in which the agent stores the conversation; "" if unknown
+	Kept    int             // number of texts that were recorded before the record of a compaction
+	Left    int             // number of older texts that were not recorded
 	// Checkpoint is the checkpoint that was made for the event before its record; "" if none was made.
 	Checkpoint string
 }
@@ -89,6 +95,8 @@ type wire struct {
 	ToolResponse json.RawMessage `json:"tool_response"`
 	Error        json.RawMessage `json:"error"`
 	Sub          string          `json:"agent_id"`
+	Trigger      string          `json:"trigger"`
+	File         string          `json:"transcript_path"`
 	SubType      string          `json:"agent_type"` // also sent for the agent itself, if it was started with a type
 }
 
@@ -119,6 +127,8 @@ func Parse(a Agent, text []byte) (Event, error) {
 		}
 	}
 	switch e.Kind {
+	case Compact:
+		e.Trigger, e.File = limit(w.Trigger, maxConversation), w.File
 	case Prompt, SubPrompt:
 		e.Text = w.Prompt
 	case TurnEnd, SubEnd:
@@ -149,6 +159,11 @@ func (e Event) Changes() bool {
 	return (e.Kind == ToolCall || e.Kind == ToolResult) && !slices.Contains(readers[e.Agent], e.Tool)
 }
 
+// MakesCheckpoint reports whether a checkpoint is made before the event is recorded.
+func (e Event) MakesCheckpoint() bool {
+	return e.Changes() || e.BoundsSub() || e.Kind == TurnEnd || e.Kind == Compact
+}
+
 // BoundsSub reports whether the event is the beginning or the end of a sub-agent's work.
 func (e Event) BoundsSub() bool { return e.Kind == SubStart || e.Kind == SubPrompt || e.Kind == SubEnd }
 
@@ -161,6 +176,8 @@ func (e Event) Title() string {
 		return cut(strings.TrimSpace("after "+e.Tool+" "+e.Subject()), 120)
 	case TurnEnd:
 		return cut(strings.TrimSpace("end of turn: "+firstLine(e.Text)), 120)
+	case Compact:
+		return cut(strings.TrimSpace("before compaction "+firstLine(e.Trigger)), 120)
 	case SubStart, SubPrompt, SubEnd:
 		name := strings.TrimSpace("sub-agent " + firstLine(e.SubType))
 		if e.Kind == SubEnd {
@@ -214,6 +231,11 @@ type record struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	Sub        string `json:"sub,omitempty"`
 	SubType    string `json:"sub_type,omitempty"`
+	Trigger    string `json:"trigger,omitempty"`
+	Kept       int    `json:"kept,omitempty"`
+	Left       int    `json:"left_out,omitempty"`
+	Compacted  bool   `json:"compacted,omitempty"` // whether the text was recorded because of a compaction
+	Time       string `json:"time,omitempty"`      // time at which the agent has written such a text
 }
 
 // Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
@@ -222,7 +244,7 @@ func (e Event) Record() (string, error) {
 		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString),
 		Tool: e.Tool, Call: e.Call,
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed, Checkpoint: e.Checkpoint,
-		Sub: e.Sub, SubType: e.SubType,
+		Sub: e.Sub, SubType: e.SubType, Trigger: e.Trigger, Kept: e.Kept, Left: e.Left,
 	}
 	// The roles are those of the usual chat formats.
 	switch e.Kind {
@@ -230,7 +252,7 @@ func (e Event) Record() (string, error) {
 		r.Role = "user"
 	case ToolResult:
 		r.Role = "tool"
-	case SessionStart, SessionEnd, SubStart, SubPrompt, SubEnd:
+	case SessionStart, SessionEnd, SubStart, SubPrompt, SubEnd, Compact:
 		r.Role = "system"
 	default:
 		r.Role = "assistant"

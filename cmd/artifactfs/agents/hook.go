@@ -104,7 +104,7 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 // with the next step after an error.
 func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
-	if e.Changes() || e.Kind == agenthook.TurnEnd || e.BoundsSub() {
+	if e.MakesCheckpoint() {
 		// The message is pushed with the checkpoint, so it must not contain a secret.
 		title, _ := transcript.Redact(e.Title())
 		if !m.Session.Dirty && (e.Kind == agenthook.ToolResult || e.BoundsSub()) {
@@ -115,6 +115,12 @@ func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 			failed = append(failed, cli.Failure("checkpoint", m.Dir, err))
 		}
 		e.Checkpoint = reply.ID
+	}
+	if e.Kind == agenthook.Compact {
+		var err error
+		if e, err = recordTexts(ctx, m, gitDir, e); err != nil {
+			failed = append(failed, cli.Failure("record texts", m.Dir, err))
+		}
 	}
 	line, err := e.Record()
 	if err == nil {
