@@ -156,6 +156,15 @@ func TestAgentsShareATree(t *testing.T) {
 		strings.Count(got, "claude") != 1 || strings.Count(got, "\n") != 1 {
 		t.Errorf("answer to opencode: got %q", got)
 	}
+	// Copilot runs also the hooks of claude, with the same events. Only one of the two records, and gives a notice.
+	copilot := w.agent("copilot")
+	if got := copilot.event("SessionStart", "p-1", w.dir); !strings.HasPrefix(got, `{"additionalContext":"Other coding agents`) {
+		t.Errorf("answer to copilot: got %q", got)
+	}
+	if got := again.event("SessionStart", "p-1", w.dir); got != "" {
+		t.Errorf("answer to the hook of claude that copilot runs: got %q", got)
+	}
+	copilot.event("SessionEnd", "p-1", w.dir)
 	gemini := w.agent("gemini")
 	if got := gemini.event("SessionStart", "g-1", w.dir); !strings.Contains(got,
 		"Other coding agents work in this directory tree, "+w.dir+" (opencode, last seen just now; claude, ") {

@@ -7,6 +7,7 @@
 //
 //	claude    .claude/settings.local.json, "hooks"; UserPromptSubmit, PreToolUse, PostToolUse, Stop, ...
 //	codex     .codex/hooks.json, same structure; Codex runs a hook only after its user has approved it
+//	copilot   .github/hooks/artifactfs.json, entries without groups; the names of claude, and events of the same form
 //	gemini    .gemini/settings.json, "hooks"; BeforeAgent, BeforeTool, AfterTool, AfterAgent, ...; timeouts in milliseconds
 //	opencode  .opencode/plugins/artifactfs.js, a plugin that is part of this package and sends events of the same form
 package agenthook
@@ -24,12 +25,13 @@ type Agent string
 const (
 	Claude   Agent = "claude"
 	Codex    Agent = "codex"
+	Copilot  Agent = "copilot"
 	Gemini   Agent = "gemini"
 	OpenCode Agent = "opencode"
 )
 
 // Agents returns all agents, in the order in which help texts list them.
-func Agents() []Agent { return []Agent{Claude, Codex, Gemini, OpenCode} }
+func Agents() []Agent { return []Agent{Claude, Codex, Copilot, Gemini, OpenCode} }
 
 // ParseAgent returns the agent called name. It returns an error that lists the known agents if there is no such agent.
 func ParseAgent(name string) (Agent, error) {
@@ -56,6 +58,8 @@ type configuration struct {
 	events []configured  // events for which Install adds hooks
 	unit   time.Duration // unit of "timeout" in the file
 	named  bool          // whether each entry of the file has a member "name"
+	flat   bool          // whether an entry is a hook itself, instead of a group of hooks with a "matcher"
+	empty  string        // text of a file without hooks
 }
 
 // configured is an event for which a hook is added.
@@ -74,7 +78,8 @@ var configurations = map[Agent]configuration{
 			{name: "PostToolUseFailure", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
 			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
 		},
-		unit: time.Second,
+		unit:  time.Second,
+		empty: emptySettings,
 	},
 	Codex: {
 		path: ".codex/hooks.json",
@@ -83,7 +88,18 @@ var configurations = map[Agent]configuration{
 			{name: "PostToolUse", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
 			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
 		},
-		unit: time.Second,
+		unit:  time.Second,
+		empty: emptySettings,
+	},
+	Copilot: {
+		path: ".github/hooks/artifactfs.json",
+		events: []configured{
+			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse"}, {name: "PostToolUse"},
+			{name: "PostToolUseFailure"}, {name: "Stop"}, {name: "SessionEnd"}, {name: "SubagentStop"}, {name: "PreCompact"},
+		},
+		unit:  time.Second,
+		flat:  true,
+		empty: "{\n  \"version\": 1\n}\n",
 	},
 	Gemini: {
 		path: ".gemini/settings.json",
@@ -93,6 +109,7 @@ var configurations = map[Agent]configuration{
 		},
 		unit:  time.Millisecond,
 		named: true,
+		empty: emptySettings,
 	},
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
@@ -106,6 +123,9 @@ var readers = map[Agent][]string{
 		"ExitPlanMode", "ToolSearch",
 		"ListMcpResourcesTool", "ReadMcpResourceTool"},
 	Codex: {"update_plan", "view_image", "web_search"},
+	// Copilot uses the names of claude's tools in some events, and its own names in others.
+	Copilot: {"Read", "Glob", "Grep", "WebFetch", "WebSearch", "AskUserQuestion", "TodoWrite", "view", "glob", "grep", "rg",
+		"web_fetch", "web_search", "ask_user", "update_todo", "report_intent", "read_bash", "list_bash"},
 	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search",
 		"google_web_search", "web_fetch",
 		"write_todos", "ask_user", "get_internal_docs"},

@@ -73,7 +73,8 @@ func (t Turn) Save(gitDir, conversation string) error {
 
 // ForgetTurn removes the stored state of a conversation.
 func ForgetTurn(gitDir, conversation string) error {
-	return missingIsFine(os.Remove(turnFile(gitDir, conversation)))
+	err := os.RemoveAll(receivedDir(gitDir, conversation))
+	return errors.Join(err, missingIsFine(os.Remove(turnFile(gitDir, conversation))))
 }
 
 // ForgetAll removes everything that hooks have stored in the git directory.

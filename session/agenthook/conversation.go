@@ -58,7 +58,8 @@ func agentProcess(a Agent) process {
 			break
 		}
 		args, _ := proc.Of(pid).Args()
-		if !strings.HasSuffix(" "+strings.Join(args, " "), commandSuffix(a)) {
+		command := " " + strings.Join(args, " ")
+		if !strings.HasSuffix(command, commandSuffix(a)) && !strings.HasSuffix(command, " session hook "+string(a)) {
 			p.PID, p.Start = pid, s.Start
 			break
 		}
@@ -179,6 +180,9 @@ func (e Event) Answer(text string) string {
 		return ""
 	case e.Agent == OpenCode:
 		return text + "\n" // the plugin adds the text to the prompt
+	case e.Agent == Copilot:
+		out, _ := json.Marshal(map[string]string{"additionalContext": text})
+		return string(out) + "\n"
 	}
 	var answer struct {
 		Message  string `json:"systemMessage"`

@@ -198,6 +198,8 @@ func TestAnswer(t *testing.T) {
 			none = "{}\n"
 		case OpenCode:
 			want = text + "\n"
+		case Copilot:
+			want = fmt.Sprintf(`{"additionalContext":%q}`+"\n", text)
 		}
 		if got := e.Answer(text); got != want {
 			t.Errorf("answer to %s: got %s, want %s", a, got, want)

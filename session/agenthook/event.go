@@ -93,6 +93,7 @@ type wire struct {
 	Call         string          `json:"tool_use_id"`
 	ToolInput    json.RawMessage `json:"tool_input"`
 	ToolResponse json.RawMessage `json:"tool_response"`
+	ToolResult   json.RawMessage `json:"tool_result"`
 	Error        json.RawMessage `json:"error"`
 	Sub          string          `json:"agent_id"`
 	Trigger      string          `json:"trigger"`
@@ -138,6 +139,9 @@ func Parse(a Agent, text []byte) (Event, error) {
 		}
 	case ToolResult:
 		e.Failed = w.Event == "PostToolUseFailure"
+		if e.Output == nil {
+			e.Output = nonNull(w.ToolResult)
+		}
 		// If a tool has failed, the event contains an error instead of an output, so use the error as the output.
 		if e.Output == nil {
 			e.Output = nonNull(w.Error)

@@ -76,7 +76,7 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 		return []byte(strings.Replace(plugin, "COMMAND", quote(command), 1)), nil
 	}
 	if len(bytes.TrimSpace(before)) == 0 {
-		before = []byte(emptySettings)
+		before = []byte(c.empty)
 	}
 	return c.install(before, a, command)
 }
@@ -113,7 +113,7 @@ func Uninstall(dir string, a Agent) (Change, error) {
 		after = rest
 	}
 	change.Changed = true
-	if len(after) > 0 && string(after) != emptySettings {
+	if len(after) > 0 && string(after) != c.empty {
 		return change, writeSettings(path, after)
 	}
 	if err := os.Remove(path); err != nil {

@@ -137,7 +137,8 @@ func remove(text []byte, from value, i int) []byte {
 	return slices.Concat(text[:start], text[end:])
 }
 
-// emptySettings is the text of a settings file without settings. Install starts with it if there is no file.
+// emptySettings is the text of a settings file without settings, of most agents. Install starts with it if there is no
+// file.
 const emptySettings = "{\n}\n"
 
 // install returns the settings text with a hook for each event. It replaces the hooks of an earlier install.
@@ -152,7 +153,7 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 		if err != nil {
 			return nil, err
 		}
-		group := c.group(e, command)
+		group := c.entry(e, command)
 		hooks, ok := root.at("hooks")
 		switch {
 		case !ok:
@@ -175,29 +176,34 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 	return text, nil
 }
 
-// group returns the JSON text of the entry that configures the hook for event e.
-func (c configuration) group(e configured, command string) string {
+// entry returns the JSON text of the entry that configures the hook for event e.
+func (c configuration) entry(e configured, command string) string {
 	type hook struct {
 		Name    string `json:"name,omitempty"`
 		Type    string `json:"type"`
 		Command string `json:"command"`
 		Timeout int64  `json:"timeout"`
 	}
+	h := hook{Type: "command", Command: command, Timeout: int64((Timeout + grace) / c.unit)}
+	if c.named {
+		h.Name = "artifactfs"
+	}
 	g := struct {
 		Matcher string `json:"matcher,omitempty"`
 		Hooks   []hook `json:"hooks"`
-	}{Hooks: []hook{{Type: "command", Command: command, Timeout: int64((Timeout + grace) / c.unit)}}}
+	}{Hooks: []hook{h}}
 	if e.tool {
 		g.Matcher = ".*"
 	}
-	if c.named {
-		g.Hooks[0].Name = "artifactfs"
+	var entry any = g
+	if c.flat {
+		entry = h
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(g) // cannot fail, because g consists of strings and numbers
+	_ = enc.Encode(entry) // cannot fail, because entry consists of strings and numbers
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
@@ -243,17 +249,27 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	}
 }
 
-// isOurs reports whether an entry contains exactly one hook, and that hook was added by install.
-func isOurs(group value, a Agent) bool {
-	hooks, ok := group.at("hooks")
-	if !ok || len(hooks.members) != 1 {
-		return false
+// isOurs reports whether an entry is, or contains, exactly one hook, and that hook was added by install.
+func isOurs(entry value, a Agent) bool {
+	hook := entry
+	if !configurations[a].flat {
+		hooks, ok := entry.at("hooks")
+		if !ok || len(hooks.members) != 1 {
+			return false
+		}
+		hook = hooks.members[0].value
 	}
-	command, ok := hooks.members[0].value.at("command")
+	command, ok := hook.at("command")
 	// Another program may have the same subcommand, so the suffix alone does not identify the hook.
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 
 // commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by this
 // suffix.
-func commandSuffix(a Agent) string { return " session hook " + string(a) }
+func commandSuffix(a Agent) string {
+	suffix := " session hook " + string(a)
+	if a == Copilot {
+		suffix += " || true" // copilot refuses a tool if a hook fails, for example because artifactfs was removed
+	}
+	return suffix
+}

@@ -31,7 +31,7 @@ func TestUninstallRestoresSettings(t *testing.T) {
 		"one line":    `{"a":{"hooks":1}}`,
 		"empty hooks": `{"a":1}`,
 	} {
-		for _, a := range []Agent{Claude, Codex, Gemini} {
+		for _, a := range []Agent{Claude, Codex, Copilot, Gemini} {
 			c := configurations[a]
 			command := "'/opt/my tools/artifactfs'" + commandSuffix(a)
 			after, err := c.install([]byte(before), a, command)
@@ -40,7 +40,8 @@ func TestUninstallRestoresSettings(t *testing.T) {
 			}
 			var parsed struct {
 				Hooks map[string][]struct {
-					Hooks []struct{ Command string }
+					Command string // of an entry that is the hook itself
+					Hooks   []struct{ Command string }
 				}
 			}
 			if err := json.Unmarshal(after, &parsed); err != nil {
@@ -48,7 +49,13 @@ func TestUninstallRestoresSettings(t *testing.T) {
 			}
 			for _, e := range c.events {
 				groups := parsed.Hooks[e.name]
-				if n := len(groups); n == 0 || groups[n-1].Hooks[0].Command != command {
+				got := ""
+				if n := len(groups); n > 0 && c.flat {
+					got = groups[n-1].Command
+				} else if n > 0 {
+					got = groups[n-1].Hooks[0].Command
+				}
+				if got != command {
 					t.Errorf("%s: %s has no hook on %s:\n%s", name, a, e.name, after)
 				}
 			}

@@ -92,8 +92,12 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 	notice := ""
 	if gitDir != "" {
 		now := time.Now()
+		again, failed := agenthook.Repeated(gitDir, event, now)
+		if again {
+			return "", nil
+		}
 		others, joined := agenthook.Join(gitDir, event, now)
-		if err = joined; len(others) > 0 {
+		if err = errors.Join(failed, joined); len(others) > 0 {
 			notice = sharingNotice(all, m, event.Agent, others, now)
 		}
 	}

@@ -79,6 +79,7 @@ func statesIn(dir, gitDir string) []AgentState {
 var hints = map[agenthook.Agent]string{
 	agenthook.Claude:   "start claude in DIR, and accept the directory",
 	agenthook.Codex:    "trust it with /hooks in codex (codex exec runs no project hooks)",
+	agenthook.Copilot:  "restart copilot in DIR, and trust the folder",
 	agenthook.Gemini:   "start gemini in DIR, and trust the folder",
 	agenthook.OpenCode: "restart opencode in DIR",
 }
