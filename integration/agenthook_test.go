@@ -24,9 +24,9 @@ func TestAgentsRecordThemselves(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
 	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
-	subs := map[string]string{"claude": "a1b2c3d4e5f6a7b8c", "codex": "ab12", "copilot": "e5f6", "opencode": "ses_2", "gemini": ""}
+	subs := map[string]string{"claude": "a1b2c3d4e5f6a7b8c", "codex": "ab12", "copilot": "e5f6", "cursor": "s-1", "opencode": "ses_2", "gemini": ""}
 	secret := "ghp_" + strings.Repeat("aB3d", 9)
-	for _, agent := range []string{"claude", "codex", "copilot", "gemini", "opencode"} {
+	for _, agent := range []string{"claude", "codex", "copilot", "cursor", "gemini", "opencode"} {
 		t.Run(agent, func(t *testing.T) {
 			w := w.in(t)
 			m := w.bare(url, "--wait", "git", "--session", "work-"+agent, "--checkpoint", "off")
@@ -64,7 +64,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				}
 				check(t, json.Unmarshal([]byte(line), &event))
 				switch event.Name {
-				case "PreToolUse", "BeforeTool", "tool.execute.before": // the tool runs between this event and the next
+				case "PreToolUse", "preToolUse", "BeforeTool", "tool.execute.before": // the tool runs between this event and the next
 					if event.Input.Command != "" {
 						w.sh(m.Dir, event.Input.Command)
 					}
@@ -75,8 +75,8 @@ func TestAgentsRecordThemselves(t *testing.T) {
 				return strings.HasPrefix(c.Message, "before ") && strings.Contains(c.Message, "git commit")
 			})
 			response := "The login is fixed."
-			if agent == "copilot" {
-				response = "" // its event does not have it
+			if agent == "copilot" || agent == "cursor" {
+				response = "" // the event does not have it
 			}
 			if first < 0 || !strings.HasPrefix(checkpoints[0].Message, strings.TrimSpace("end of turn: "+response)) ||
 				slices.ContainsFunc(checkpoints, func(c control.Checkpoint) bool { return strings.Contains(c.Message, secret) }) {
@@ -108,7 +108,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 			if kept != compacts || strings.Contains(records, "a thought") {
 				t.Errorf("texts before the compaction are kept: %v\n%s", kept, records)
 			}
-			if got := strings.Contains(fmt.Sprint(checkpoints), "before compaction "); got != compacts {
+			if got := strings.Contains(fmt.Sprint(checkpoints), "before compaction "); got != compacts && agent != "cursor" {
 				t.Errorf("checkpoint before the compaction: %v, %+v", got, checkpoints)
 			}
 			if nested := w.ok("session", "transcript", m.Dir, "--turn", "1", "--sub", subs[agent]); (subs[agent] != "") !=

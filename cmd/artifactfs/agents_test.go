@@ -136,7 +136,7 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 	check("agent status --json", hooks.Hooks)
 	want := "claude    installed in " + w.dir + "/.claude/settings.local.json, last prompt 2 min ago\n" +
 		"codex     installed in " + w.dir + "/.codex/hooks.json, " + trust + "\n" +
-		"copilot   not installed\ngemini    not installed\nopencode  not installed\n"
+		"copilot   not installed\ncursor    not installed\ngemini    not installed\nopencode  not installed\n"
 	if got := w.ok("agent", "status", "--dir", "m"); got != want {
 		t.Errorf("agent status: got\n%s\nwant\n%s", got, want)
 	}

@@ -8,6 +8,7 @@
 //	claude    .claude/settings.local.json, "hooks"; UserPromptSubmit, PreToolUse, PostToolUse, Stop, ...
 //	codex     .codex/hooks.json, same structure; Codex runs a hook only after its user has approved it
 //	copilot   .github/hooks/artifactfs.json, entries without groups; the names of claude, and events of the same form
+//	cursor    .cursor/hooks.json, entries without groups; beforeSubmitPrompt, preToolUse, postToolUse, stop, ...
 //	gemini    .gemini/settings.json, "hooks"; BeforeAgent, BeforeTool, AfterTool, AfterAgent, ...; timeouts in milliseconds
 //	opencode  .opencode/plugins/artifactfs.js, a plugin that is part of this package and sends events of the same form
 package agenthook
@@ -26,12 +27,13 @@ const (
 	Claude   Agent = "claude"
 	Codex    Agent = "codex"
 	Copilot  Agent = "copilot"
+	Cursor   Agent = "cursor"
 	Gemini   Agent = "gemini"
 	OpenCode Agent = "opencode"
 )
 
 // Agents returns all agents, in the order in which help texts list them.
-func Agents() []Agent { return []Agent{Claude, Codex, Copilot, Gemini, OpenCode} }
+func Agents() []Agent { return []Agent{Claude, Codex, Copilot, Cursor, Gemini, OpenCode} }
 
 // ParseAgent returns the agent called name. It returns an error that lists the known agents if there is no such agent.
 func ParseAgent(name string) (Agent, error) {
@@ -99,7 +101,18 @@ var configurations = map[Agent]configuration{
 		},
 		unit:  time.Second,
 		flat:  true,
-		empty: "{\n  \"version\": 1\n}\n",
+		empty: emptyVersioned,
+	},
+	Cursor: {
+		path: ".cursor/hooks.json",
+		events: []configured{
+			{name: "sessionStart"}, {name: "beforeSubmitPrompt"}, {name: "preToolUse"}, {name: "postToolUse"},
+			{name: "postToolUseFailure"}, {name: "afterAgentResponse"}, {name: "stop"}, {name: "sessionEnd"},
+			{name: "subagentStart"}, {name: "subagentStop"}, {name: "preCompact"},
+		},
+		unit:  time.Second,
+		flat:  true,
+		empty: emptyVersioned,
 	},
 	Gemini: {
 		path: ".gemini/settings.json",
@@ -126,6 +139,8 @@ var readers = map[Agent][]string{
 	// Copilot uses the names of claude's tools in some events, and its own names in others.
 	Copilot: {"Read", "Glob", "Grep", "WebFetch", "WebSearch", "AskUserQuestion", "TodoWrite", "view", "glob", "grep", "rg",
 		"web_fetch", "web_search", "ask_user", "update_todo", "report_intent", "read_bash", "list_bash"},
+	Cursor: {"Read", "Grep", "Glob", "LS", "ReadLints", "SemanticSearch", "WebFetch", "WebSearch", "TodoWrite",
+		"AskQuestion", "ListMcpResources", "FetchMcpResource"},
 	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search",
 		"google_web_search", "web_fetch",
 		"write_todos", "ask_user", "get_internal_docs"},

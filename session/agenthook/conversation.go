@@ -180,8 +180,12 @@ func (e Event) Answer(text string) string {
 		return ""
 	case e.Agent == OpenCode:
 		return text + "\n" // the plugin adds the text to the prompt
-	case e.Agent == Copilot:
-		out, _ := json.Marshal(map[string]string{"additionalContext": text})
+	case e.Agent == Copilot || e.Agent == Cursor:
+		member := "additionalContext"
+		if e.Agent == Cursor {
+			member = "additional_context"
+		}
+		out, _ := json.Marshal(map[string]string{member: text}) // cannot fail
 		return string(out) + "\n"
 	}
 	var answer struct {

@@ -198,6 +198,8 @@ func TestAnswer(t *testing.T) {
 			none = "{}\n"
 		case OpenCode:
 			want = text + "\n"
+		case Cursor:
+			want = fmt.Sprintf(`{"additional_context":%q}`+"\n", text)
 		case Copilot:
 			want = fmt.Sprintf(`{"additionalContext":%q}`+"\n", text)
 		}

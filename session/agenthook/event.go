@@ -2,6 +2,7 @@ package agenthook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ const (
 	ToolResult   Kind = "tool_result" // a tool has run
 	TurnEnd      Kind = "response"    // the agent has responded, which ends the turn
 	SessionEnd   Kind = "agent_end"
+	Message      Kind = "message" // the agent has written a text
 	Compact      Kind = "compact" // the agent is about to replace its context by a summary
 
 	// A sub-agent does a part of the work in the conversation of the agent that has started it. Its prompt has a kind of
@@ -43,6 +45,17 @@ var kinds = map[string]Kind{
 	"SubagentStart":       SubStart,
 	"SubagentStop":        SubEnd,
 	"PreCompact":          Compact,
+	"sessionStart":        SessionStart,
+	"beforeSubmitPrompt":  Prompt,
+	"preToolUse":          ToolCall,
+	"postToolUse":         ToolResult,
+	"postToolUseFailure":  ToolResult,
+	"afterAgentResponse":  Message,
+	"stop":                TurnEnd,
+	"sessionEnd":          SessionEnd,
+	"subagentStart":       SubStart,
+	"subagentStop":        SubEnd,
+	"preCompact":          Compact,
 	"BeforeAgent":         Prompt,
 	"BeforeTool":          ToolCall,
 	"AfterTool":           ToolResult,
@@ -94,11 +107,34 @@ type wire struct {
 	ToolInput    json.RawMessage `json:"tool_input"`
 	ToolResponse json.RawMessage `json:"tool_response"`
 	ToolResult   json.RawMessage `json:"tool_result"`
+	ToolOutput   json.RawMessage `json:"tool_output"`
 	Error        json.RawMessage `json:"error"`
 	Sub          string          `json:"agent_id"`
 	Trigger      string          `json:"trigger"`
 	File         string          `json:"transcript_path"`
 	SubType      string          `json:"agent_type"` // also sent for the agent itself, if it was started with a type
+}
+
+// cursorWire contains the members that only cursor sends. Some of its events have the conversation also as session_id.
+type cursorWire struct {
+	Conversation string          `json:"conversation_id"`
+	Parent       string          `json:"parent_conversation_id"` // of a sub-agent
+	Roots        []string        `json:"workspace_roots"`
+	Text         string          `json:"text"`
+	Sub          string          `json:"subagent_id"`
+	SubType      string          `json:"subagent_type"`
+	Summary      string          `json:"summary"` // last text of a sub-agent
+	Error        json.RawMessage `json:"error_message"`
+}
+
+// common sets the members that other agents send instead.
+func (c cursorWire) common(w *wire) {
+	w.Session = cmp.Or(c.Parent, w.Session, c.Conversation)
+	if w.Dir == "" && len(c.Roots) > 0 {
+		w.Dir = c.Roots[0]
+	}
+	w.Last, w.Sub, w.SubType = cmp.Or(c.Text, c.Summary), c.Sub, c.SubType
+	w.ToolResponse, w.Error = w.ToolOutput, c.Error
 }
 
 // Parse parses an event in the form in which the agent sends it. The result has the Kind Other if the event need not be
@@ -113,6 +149,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 	}
 	if w.Event == "" {
 		return Event{}, errors.New("read event: hook_event_name is missing")
+	}
+	if a == Cursor {
+		var c cursorWire
+		if err := json.Unmarshal(text, &c); err != nil {
+			return Event{}, fmt.Errorf("read event: %w", err)
+		}
+		c.common(&w)
 	}
 	e := Event{
 		Agent: a, Kind: kinds[w.Event], Name: w.Event, Session: w.Session, Dir: w.Dir, Model: w.Model,
@@ -132,13 +175,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 		e.Trigger, e.File = limit(w.Trigger, maxConversation), w.File
 	case Prompt, SubPrompt:
 		e.Text = w.Prompt
-	case TurnEnd, SubEnd:
+	case TurnEnd, SubEnd, Message:
 		// The agents use two different names for the text of a response.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
 		}
 	case ToolResult:
-		e.Failed = w.Event == "PostToolUseFailure"
+		e.Failed = strings.EqualFold(w.Event, "PostToolUseFailure")
 		if e.Output == nil {
 			e.Output = nonNull(w.ToolResult)
 		}

@@ -141,6 +141,9 @@ func remove(text []byte, from value, i int) []byte {
 // file.
 const emptySettings = "{\n}\n"
 
+// emptyVersioned is the text of a file of hooks that must have the number of its format, without hooks.
+const emptyVersioned = "{\n  \"version\": 1\n}\n"
+
 // install returns the settings text with a hook for each event. It replaces the hooks of an earlier install.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
 	text, _, err := uninstall(text, a)

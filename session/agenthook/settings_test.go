@@ -31,7 +31,7 @@ func TestUninstallRestoresSettings(t *testing.T) {
 		"one line":    `{"a":{"hooks":1}}`,
 		"empty hooks": `{"a":1}`,
 	} {
-		for _, a := range []Agent{Claude, Codex, Copilot, Gemini} {
+		for _, a := range []Agent{Claude, Codex, Copilot, Cursor, Gemini} {
 			c := configurations[a]
 			command := "'/opt/my tools/artifactfs'" + commandSuffix(a)
 			after, err := c.install([]byte(before), a, command)
@@ -213,21 +213,25 @@ func FuzzUninstall(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, before string) {
-		clean, had, err := uninstall([]byte(before), Claude)
-		if err != nil || had > 0 {
-			return
-		}
-		after, err := configurations[Claude].install(clean, Claude, "artifactfs session hook claude")
-		if err != nil {
-			return
-		}
-		rest, n, err := uninstall(after, Claude)
-		if err != nil || n != len(configurations[Claude].events) {
-			t.Fatalf("uninstall removed %d hooks, error %v, from\n%s", n, err, after)
-		}
-		squeezed := func(s string) string { return strings.Join(strings.Fields(s), "") }
-		if string(rest) != before && !strings.Contains(squeezed(before), "[]") && !strings.Contains(squeezed(before), "{}") {
-			t.Errorf("settings after uninstall: got %q, want %q", rest, before)
+		for _, a := range []Agent{Claude, Cursor} {
+			c := configurations[a]
+			clean, had, err := uninstall([]byte(before), a)
+			if err != nil || had > 0 {
+				return
+			}
+			after, err := c.install(clean, a, "artifactfs"+commandSuffix(a))
+			if err != nil {
+				return
+			}
+			rest, n, err := uninstall(after, a)
+			if err != nil || n != len(c.events) {
+				t.Fatalf("uninstall for %s removed %d hooks, error %v, from\n%s", a, n, err, after)
+			}
+			squeezed := func(s string) string { return strings.Join(strings.Fields(s), "") }
+			empty := strings.Contains(squeezed(before), "[]") || strings.Contains(squeezed(before), "{}")
+			if string(rest) != before && !empty {
+				t.Errorf("settings after uninstall for %s: got %q, want %q", a, rest, before)
+			}
 		}
 	})
 }

@@ -36,6 +36,7 @@ agent     configuration, relative to the directory   notes
 claude    .claude/settings.local.json
 codex     .codex/hooks.json                          Codex asks whether the hooks are trusted: /hooks
 copilot   .github/hooks/artifactfs.json
+cursor    .cursor/hooks.json
 gemini    .gemini/settings.json
 opencode  .opencode/plugins/artifactfs.js
 
@@ -82,7 +83,7 @@ type agentChange struct {
 func installCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:     "install claude|codex|copilot|gemini|opencode",
+		Use:     "install claude|codex|copilot|cursor|gemini|opencode",
 		Short:   "Add the hooks to an agent's configuration",
 		Long:    "Install adds the hooks to the configuration of the agent. If they are installed already, it changes nothing.",
 		Example: "  artifactfs agent install claude",
@@ -127,7 +128,7 @@ func installCommand(a *cli.App) *cobra.Command {
 func uninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:     "uninstall claude|codex|copilot|gemini|opencode",
+		Use:     "uninstall claude|codex|copilot|cursor|gemini|opencode",
 		Short:   "Remove the hooks from an agent's configuration",
 		Long:    "Uninstall removes the hooks from the configuration of the agent, and keeps all other settings.",
 		Example: "  artifactfs agent uninstall claude",

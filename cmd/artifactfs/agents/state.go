@@ -80,6 +80,7 @@ var hints = map[agenthook.Agent]string{
 	agenthook.Claude:   "start claude in DIR, and accept the directory",
 	agenthook.Codex:    "trust it with /hooks in codex (codex exec runs no project hooks)",
 	agenthook.Copilot:  "restart copilot in DIR, and trust the folder",
+	agenthook.Cursor:   "start a conversation with the agent of cursor in DIR, and trust the folder",
 	agenthook.Gemini:   "start gemini in DIR, and trust the folder",
 	agenthook.OpenCode: "restart opencode in DIR",
 }
