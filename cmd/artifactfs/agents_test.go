@@ -141,6 +141,27 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 		t.Errorf("agent status: got\n%s\nwant\n%s", got, want)
 	}
 
+	// An earlier version has installed fewer hooks.
+	file := w.dir + "/.claude/settings.local.json"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := strings.Replace(string(text), " session hook claude", " version", 1)
+	for name, replace := range map[string]string{"older": older, "present": string(text)} {
+		if err := os.WriteFile(file, []byte(replace), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		hint := ""
+		if name == "older" {
+			hint = ": an earlier version has written the hooks: run artifactfs agent install claude --dir " + w.dir
+		}
+		expect("with the "+name+" hooks", "claude: last prompt 2 min ago"+hint+"\n"+untrusted)
+	}
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+
 	// An agent that is running continues to run hooks that were removed from its file.
 	w.event("gemini", "SomethingElse")
 	expect("after an event of hooks that are not installed", "claude: last prompt 2 min ago\n"+untrusted+

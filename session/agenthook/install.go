@@ -127,24 +127,35 @@ func Uninstall(dir string, a Agent) (Change, error) {
 	return change, include(dir, c.path)
 }
 
-// Installed reports whether the agent's configuration in the directory dir contains hooks of artifactfs. It also
-// returns the path of the file.
-func Installed(dir string, a Agent) (path string, yes bool, err error) {
-	path = filepath.Join(dir, configurations[a].path)
-	text, err := readSettings(path)
+// Installation describes the hooks of an agent in a directory.
+type Installation struct {
+	Path string // path of the agent's configuration file
+	Yes  bool   // whether the file contains hooks of artifactfs
+	Old  bool   // whether an earlier version has written them, so that hooks for some events are missing
+}
+
+// Installed returns whether the agent's configuration in the directory dir contains hooks of artifactfs.
+func Installed(dir string, a Agent) (Installation, error) {
+	c := configurations[a]
+	in := Installation{Path: filepath.Join(dir, c.path)}
+	text, err := readSettings(in.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return path, false, nil
+		return in, nil
 	case err != nil:
-		return path, false, err
+		return in, err
 	case a == OpenCode:
-		return path, bytes.HasPrefix(text, []byte(pluginMark)), nil
+		in.Yes = bytes.HasPrefix(text, []byte(pluginMark))
+		before, after, _ := strings.Cut(plugin, "COMMAND")
+		in.Old = in.Yes && !(bytes.HasPrefix(text, []byte(before)) && bytes.HasSuffix(text, []byte(after)))
+		return in, nil
 	}
 	_, n, err := uninstall(text, a)
 	if err != nil {
-		err = fmt.Errorf("edit settings %s: %w", path, err)
+		err = fmt.Errorf("edit settings %s: %w", in.Path, err)
 	}
-	return path, n > 0, err
+	in.Yes, in.Old = n > 0, n > 0 && n < len(c.events)
+	return in, err
 }
 
 // readSettings reads a settings file. It returns an error if the file is larger than maxSettings, or no regular file: a

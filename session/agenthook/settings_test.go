@@ -99,8 +99,8 @@ func TestSettingsAreRegularFiles(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, yes, err := Installed(dir, Claude); yes || err == nil {
-		t.Errorf("hooks in a pipe: got installed %v, error %v", yes, err)
+	if in, err := Installed(dir, Claude); in.Yes || err == nil {
+		t.Errorf("hooks in a pipe: got %+v, error %v", in, err)
 	}
 	if _, err := Install(dir, Claude, "artifactfs"); err == nil {
 		t.Error("install into a pipe succeeded")
@@ -124,8 +124,35 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 				t.Fatalf("install for %s: %v", a, err)
 			}
 		}
-		if _, yes, err := Installed(dir, a); !yes || err != nil {
-			t.Errorf("after an install for %s: installed %v, error %v", a, yes, err)
+		in, err := Installed(dir, a)
+		if !in.Yes || in.Old || err != nil {
+			t.Errorf("after an install for %s: got %+v, error %v", a, in, err)
+		}
+		text, err := os.ReadFile(in.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// An earlier version installed fewer hooks, or another plugin.
+		older := strings.Replace(string(text), "synthetic: true", "", 1)
+		if c := configurations[a]; a != OpenCode {
+			c.events = c.events[2:]
+			written, err := c.install([]byte(c.empty), a, "artifactfs"+commandSuffix(a))
+			if err != nil {
+				t.Fatal(err)
+			}
+			older = string(written)
+		}
+		if err := os.WriteFile(in.Path, []byte(older), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if in, err = Installed(dir, a); !in.Yes || !in.Old || err != nil {
+			t.Errorf("hooks of an earlier version for %s: got %+v, error %v", a, in, err)
+		}
+		if _, err := Install(dir, a, "artifactfs"); err != nil {
+			t.Fatalf("install for %s: %v", a, err)
+		}
+		if in, err = Installed(dir, a); in.Old || err != nil {
+			t.Errorf("after an install over older hooks for %s: got %+v, error %v", a, in, err)
 		}
 		status, err := git(dir, "status", "--porcelain", "--untracked-files=all")
 		if err != nil || status != "" {

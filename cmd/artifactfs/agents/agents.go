@@ -226,7 +226,7 @@ If several agents work in the directory at the same time, another line names the
 // configuration.
 func anyInstalled(dir string) bool {
 	for _, agent := range agenthook.Agents() {
-		if _, yes, err := agenthook.Installed(dir, agent); yes || err != nil {
+		if in, err := agenthook.Installed(dir, agent); in.Yes || err != nil {
 			return true
 		}
 	}

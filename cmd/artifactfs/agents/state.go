@@ -21,7 +21,7 @@ type AgentState struct {
 	Installed bool             `json:"installed"`        // whether the file contains the hooks
 	Fired     *agenthook.Fired `json:"fired,omitempty"`  // newest event that a hook has received; missing: none
 	Prompt    *time.Time       `json:"prompt,omitempty"` // time of the newest prompt that a hook has received
-	Hint      string           `json:"hint,omitempty"`   // what the user has to do so that installed hooks fire
+	Hint      string           `json:"hint,omitempty"`   // what the user has to do so that installed hooks fire for all events
 	Error     string           `json:"error,omitempty"`  // reason why the file, or the events, cannot be read
 
 	// Live contains the conversations that the agent seems to continue in the directory.
@@ -43,8 +43,8 @@ func statesIn(dir, gitDir string) []AgentState {
 	var all []AgentState
 	for _, agent := range agenthook.Agents() {
 		s := AgentState{Agent: agent}
-		var err error
-		if s.File, s.Installed, err = agenthook.Installed(dir, agent); err == nil && s.Installed {
+		in, err := agenthook.Installed(dir, agent)
+		if s.File, s.Installed = in.Path, in.Yes; err == nil && s.Installed {
 			err = failed
 		}
 		if err != nil {
@@ -68,6 +68,9 @@ func statesIn(dir, gitDir string) []AgentState {
 			}
 			if s.Fired == nil {
 				s.Hint = strings.ReplaceAll(hints[agent], "DIR", dir)
+			} else if in.Old {
+				s.Hint = "an earlier version has written the hooks: run artifactfs agent install " + string(agent) +
+					" --dir " + cli.ShellWord(dir)
 			}
 		}
 		all = append(all, s)
