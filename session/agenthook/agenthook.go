@@ -68,6 +68,8 @@ type configuration struct {
 type configured struct {
 	name string // the agent's name of the event
 	tool bool   // whether the entry of the event has a "matcher", which selects tools
+	// timeout is the timeout of the hook in the file; 0 means Timeout and grace.
+	timeout time.Duration
 }
 
 // configurations contains the configuration of each agent except OpenCode, which has a plugin instead of hooks.
@@ -87,7 +89,8 @@ var configurations = map[Agent]configuration{
 		path: ".codex/hooks.json",
 		events: []configured{
 			{name: "SessionStart"}, {name: "UserPromptSubmit"}, {name: "PreToolUse", tool: true},
-			{name: "PostToolUse", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
+			{name: "PostToolUse", tool: true}, {name: "Stop"},
+			{name: "SessionEnd", timeout: 3 * time.Second}, // codex prints a warning about a longer timeout
 			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
 		},
 		unit:  time.Second,
@@ -138,7 +141,8 @@ var readers = map[Agent][]string{
 	Codex: {"update_plan", "view_image", "web_search"},
 	// Copilot uses the names of claude's tools in some events, and its own names in others.
 	Copilot: {"Read", "Glob", "Grep", "WebFetch", "WebSearch", "AskUserQuestion", "TodoWrite", "view", "glob", "grep", "rg",
-		"web_fetch", "web_search", "ask_user", "update_todo", "report_intent", "read_bash", "list_bash"},
+		"web_fetch", "web_search", "ask_user", "update_todo", "report_intent", "read_bash", "list_bash", "read_agent", "list_agents",
+		"fetch_copilot_cli_documentation"},
 	Cursor: {"Read", "Grep", "Glob", "LS", "ReadLints", "SemanticSearch", "WebFetch", "WebSearch", "TodoWrite",
 		"AskQuestion", "ListMcpResources", "FetchMcpResource"},
 	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search",

@@ -22,8 +22,9 @@ const (
 	ToolResult   Kind = "tool_result" // a tool has run
 	TurnEnd      Kind = "response"    // the agent has responded, which ends the turn
 	SessionEnd   Kind = "agent_end"
-	Message      Kind = "message" // the agent has written a text
-	Compact      Kind = "compact" // the agent is about to replace its context by a summary
+	Message      Kind = "message"      // the agent has written a text
+	Notification Kind = "notification" // the agent itself has sent a prompt, for example when a background task has ended
+	Compact      Kind = "compact"      // the agent is about to replace its context by a summary
 
 	// A sub-agent does a part of the work in the conversation of the agent that has started it. Its prompt has a kind of
 	// its own, because only a prompt of the user begins a turn.
@@ -110,6 +111,8 @@ type wire struct {
 	ToolOutput   json.RawMessage `json:"tool_output"`
 	Error        json.RawMessage `json:"error"`
 	Sub          string          `json:"agent_id"`
+	Parent       string          `json:"parent_agent_id"` // conversation of a sub-agent whose own conversation is Session
+	CamelSession string          `json:"sessionId"`       // copilot, in events that have no name
 	Trigger      string          `json:"trigger"`
 	File         string          `json:"transcript_path"`
 	SubType      string          `json:"agent_type"` // also sent for the agent itself, if it was started with a type
@@ -147,6 +150,9 @@ func Parse(a Agent, text []byte) (Event, error) {
 	if err := json.Unmarshal(text, &w); err != nil {
 		return Event{}, fmt.Errorf("read event: %w", err)
 	}
+	if w.Event == "" && w.CamelSession != "" {
+		return Event{Agent: a, Session: w.CamelSession, Dir: w.Dir}, nil
+	}
 	if w.Event == "" {
 		return Event{}, errors.New("read event: hook_event_name is missing")
 	}
@@ -167,14 +173,32 @@ func Parse(a Agent, text []byte) (Event, error) {
 		case Prompt:
 			e.Kind = SubPrompt
 		case TurnEnd:
-			e.Kind = SubEnd
+			if e.Kind = Other; a == OpenCode {
+				e.Kind = SubEnd // the others send another event for it
+			}
+		}
+		if w.Session == w.Sub { // copilot
+			e.Session = cmp.Or(w.Parent, w.Session)
+		}
+	}
+	if a == Claude {
+		switch {
+		case e.Kind == Prompt && strings.HasPrefix(strings.TrimSpace(w.Prompt), "<task-notification>"):
+			e.Kind = Notification
+		case e.Kind == SubEnd && e.Sub != "" && e.SubType == "":
+			e.Kind = Other // a part of claude itself, such as the one that makes the summary for a compaction
 		}
 	}
 	switch e.Kind {
 	case Compact:
 		e.Trigger, e.File = limit(w.Trigger, maxConversation), w.File
-	case Prompt, SubPrompt:
+	case Prompt, SubPrompt, Notification:
 		e.Text = w.Prompt
+		// Gemini puts what hooks have answered before the prompt.
+		if context, prompt, ok := strings.Cut(w.Prompt, "</hook_context>"); ok && a == Gemini &&
+			strings.HasPrefix(context, "<hook_context>") {
+			e.Text = strings.TrimSpace(prompt)
+		}
 	case TurnEnd, SubEnd, Message:
 		// The agents use two different names for the text of a response.
 		if e.Text = w.Last; e.Text == "" {
@@ -299,7 +323,7 @@ func (e Event) Record() (string, error) {
 		r.Role = "user"
 	case ToolResult:
 		r.Role = "tool"
-	case SessionStart, SessionEnd, SubStart, SubPrompt, SubEnd, Compact:
+	case SessionStart, SessionEnd, SubStart, SubPrompt, SubEnd, Compact, Notification:
 		r.Role = "system"
 	default:
 		r.Role = "assistant"

@@ -66,8 +66,9 @@ func TestParseSubAgents(t *testing.T) {
 			"end of sub-agent Explore: The login is in d0/f0; the key is SECRET",
 		Codex: "subagent_start subagent_prompt tool_call tool_result subagent_end: " +
 			"end of sub-agent explorer: The login is in d0/f0; the key is SECRET",
-		Cursor:   "subagent_start subagent_end: end of sub-agent explore: The login is in d0/f0; the key is SECRET",
-		Copilot:  "subagent_end: end of sub-agent explore: The login is in d0/f0; the key is SECRET",
+		Cursor: "subagent_start subagent_end: end of sub-agent explore: The login is in d0/f0; the key is SECRET",
+		Copilot: "subagent_prompt tool_call tool_result subagent_end: " +
+			"end of sub-agent explore: The login is in d0/f0; the key is SECRET",
 		OpenCode: "subagent_prompt tool_call subagent_end: end of sub-agent explore: The login is fixed.",
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", string(a)+".jsonl"))
@@ -113,6 +114,27 @@ func TestParseSubAgents(t *testing.T) {
 	e, err := Parse(Claude, []byte(`{"hook_event_name":"UserPromptSubmit","session_id":"c","agent_type":"r","prompt":"p"}`))
 	if err != nil || e.Kind != Prompt || e.Sub != "" || e.SubType != "" {
 		t.Errorf("prompt to an agent that was started with a type: got %+v, error %v", e, err)
+	}
+	e, err = Parse(Gemini, []byte(`{"hook_event_name":"BeforeAgent","prompt":"<hook_context>a b</hook_context>\n\nfix it\n"}`))
+	if err != nil || e.Kind != Prompt || e.Text != "fix it" {
+		t.Errorf("prompt with an answer of a hook: got %+v, error %v", e, err)
+	}
+	// Claude sends a prompt itself when a sub-agent in the background has ended, and uses agents without a type itself.
+	for text, want := range map[string]Kind{
+		`{"hook_event_name":"UserPromptSubmit","session_id":"c","prompt":"<task-notification>\n<task-id>a1</task-id>"}`: Notification,
+		`{"hook_event_name":"SubagentStop","session_id":"c","agent_id":"a1","agent_type":""}`:                           Other,
+		`{"hook_event_name":"Stop","session_id":"a1","agent_id":"a1","agent_type":"task"}`:                              Other,
+		`{"sessionId":"c","timestamp":1,"agent_id":"a1","agent_type":"task"}`:                                           Other,
+		`{"hook_event_name":"SubagentStop","session_id":"c"}`:                                                           SubEnd,
+	} {
+		e, err := Parse(Claude, []byte(text))
+		if err != nil || e.Kind != want {
+			t.Errorf("event %s: got kind %q, error %v, want %q", text, e.Kind, err, want)
+		}
+		line, err := e.Record()
+		if err != nil || transcript.HasPrompt([]string{line}) {
+			t.Errorf("event %s: the record begins a turn: %s, error %v", text, line, err)
+		}
 	}
 	e, err = Parse(Codex, []byte(`{"hook_event_name":"SubagentStart","agent_id":"`+strings.Repeat("é", 1000)+`"}`))
 	if err != nil || len(e.Sub) != maxConversation || e.Title() != "before sub-agent" {

@@ -2,6 +2,7 @@ package agenthook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -187,7 +188,7 @@ func (c configuration) entry(e configured, command string) string {
 		Command string `json:"command"`
 		Timeout int64  `json:"timeout"`
 	}
-	h := hook{Type: "command", Command: command, Timeout: int64((Timeout + grace) / c.unit)}
+	h := hook{Type: "command", Command: command, Timeout: int64(cmp.Or(e.timeout, Timeout+grace) / c.unit)}
 	if c.named {
 		h.Name = "artifactfs"
 	}

@@ -59,6 +59,9 @@ func TestUninstallRestoresSettings(t *testing.T) {
 					t.Errorf("%s: %s has no hook on %s:\n%s", name, a, e.name, after)
 				}
 			}
+			if a == Codex && !strings.Contains(string(after), `"timeout": 3`) {
+				t.Errorf("%s: the hook of codex for the end of a conversation has a long timeout:\n%s", name, after)
+			}
 			again, err := c.install(after, a, command)
 			if err != nil || string(again) != string(after) {
 				t.Errorf("%s: a second install for %s changed the file (error %v):\n%s", name, a, err, again)
