@@ -247,6 +247,10 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 		case m.Version != Protocol:
 			return message{}, otherVersion(conn, m.Version)
 		case m.Error != nil:
+			// The daemon does not know the operation, or a field that it needs.
+			if e := m.Error; e.Kind == CodeUnsupported && e.Object == "request" && e.Hint == "" {
+				e.Hint = "run artifactfs daemon --upgrade to replace the daemon, if it is older than this program"
+			}
 			return message{}, m.Error
 		case m.Result != nil:
 			if progress != nil && len(m.Ignored) > 0 {

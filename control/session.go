@@ -296,6 +296,8 @@ type ForkRequest struct {
 	// Mount has the directory, the name and the options of the new session. If its remote is empty, the remote of the
 	// parent session is mounted.
 	Mount MountRequest `json:"mount"`
+	// Head states where HEAD of the new session is; null: where HEAD of the checkpoint was.
+	Head *NewHead `json:"head,omitempty"`
 }
 
 // SessionSetRequest requests a change of a session's state or profile, or that a pin is set or removed.
@@ -398,6 +400,12 @@ func (r ForkRequest) validate() error {
 		m.Remote = "/"
 	}
 	if err := needAt(r.Of, r.SessionRemote); err != nil {
+		return err
+	}
+	if r.Head != nil && m.ReadOnly {
+		return badRequest("a read-only mount shows the checkpoint: it cannot start with another head")
+	}
+	if err := r.Head.validate(); err != nil {
 		return err
 	}
 	return m.validate()

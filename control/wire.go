@@ -120,7 +120,8 @@ type empty struct{}
 func (empty) validate() error { return nil }
 
 // encodeRequest returns the line of a request for operation o, with defaults for empty arguments. It returns an error
-// if the arguments are invalid or the line is too long.
+// if the arguments are invalid or the line is too long. The request names the fields that the daemon must know; a
+// daemon that does not know them refuses the request.
 func encodeRequest(o op, args any) ([]byte, error) {
 	switch r := args.(type) {
 	case MountRequest:
@@ -135,6 +136,10 @@ func encodeRequest(o op, args any) ([]byte, error) {
 			return nil, err
 		}
 	}
+	var needs []string
+	if n, ok := args.(interface{ needs() []string }); ok {
+		needs = n.needs()
+	}
 	switch r := args.(type) {
 	case MountRequest:
 		args = spellOut(r)
@@ -147,7 +152,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %s request: %w", o, err)
 	}
-	line, err := json.Marshal(request{Version: Protocol, Op: o, Args: raw})
+	line, err := json.Marshal(request{Version: Protocol, Op: o, Args: raw, Needs: needs})
 	if err != nil {
 		return nil, fmt.Errorf("encode %s request: %w", o, err)
 	}

@@ -244,6 +244,19 @@ func TestSessionForkAndResume(t *testing.T) {
 		q.Mount.Remote != "https://127.0.0.1/app" || q.Mount.SessionOptions.Policy != "interval=1m" {
 		t.Errorf("request of the command: got %+v", q)
 	}
+	for flags, want := range map[string]control.NewHead{"-b fix": {Branch: "fix"}, "-B fix": {Branch: "fix", Reset: true},
+		"--detach": {Detach: true}} {
+		got := a.ok(append([]string{"session", "fork", "copy", "-C", "app"}, strings.Fields(flags)...)...)
+		if q := last[control.ForkRequest](t, s); q.Head == nil || *q.Head != want ||
+			strings.HasPrefix(got, "forked session copy on branch fix: mounted ") == want.Detach {
+			t.Errorf("session fork %s printed %q and sent the head %+v", flags, got, q.Head)
+		}
+	}
+	for _, flags := range []string{"-b fix --detach", "-b fix -B fix", "-b fix --read-only", "-b ", "-b a..b"} {
+		if r := a.run(append([]string{"session", "fork", "copy", "-C", "app"}, strings.Split(flags, " ")...)...); r.code != 2 {
+			t.Errorf("session fork %s: got %+v", flags, r)
+		}
+	}
 	s.set(func() {
 		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Remote: "https://127.0.0.1/other",
 			Dir: a.dir + "/there"},

@@ -32,6 +32,7 @@ package gitdir
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,6 +77,10 @@ type Options struct {
 	Session string
 	// State is the state with which the new directory starts; nil means the state of a fresh clone.
 	State *State
+	// Branch is the full name of a branch that Create adds at the commit of HEAD, and to which HEAD points instead of the
+	// branch of Ref or State; "": none. A branch of the State with this name is moved.
+	Branch string
+	Detach bool // whether Create detaches HEAD
 	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown.
 	// Committer may be nil.
 	Committer func(commit object.ID) string
@@ -105,12 +110,15 @@ func Create(path string, o Options) (*Dir, error) {
 	if o.Commit.IsZero() { // like git clone, do not set origin/HEAD if the default branch has no commit
 		o.Default = ""
 	}
+	o, err := o.atBranch()
+	if err != nil {
+		return nil, fmt.Errorf("create git directory: %w", err)
+	}
 	d := o.dir(path)
 	head := o.Commit.String() + "\n"
-	if d.head.Name != "" {
-		head = "ref: " + o.Ref + "\n"
+	if name := cmp.Or(o.Branch, d.head.Name); name != "" && !o.Detach {
+		head = "ref: " + name + "\n"
 	}
-	var err error
 	// HEAD in a State may be detached, or on a branch other than the requested one.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
@@ -183,7 +191,12 @@ func (o Options) writeRefs(d *Dir, path string) error {
 	if o.State != nil {
 		return o.writeState(path)
 	}
-	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
+	var err error
+	if o.Branch != "" && !o.Commit.IsZero() {
+		err = disk.WriteFile(filepath.Join(path, "packed-refs"),
+			packedrefs.Encode(nil, []packedrefs.Ref{{Name: o.Branch, ID: o.Commit}}), 0o644)
+	}
+	return errors.Join(err, d.SetRefs(nil), o.writeLogs(path))
 }
 
 // addRefs adds the refs of the remote to a new git directory. Refs of a State keep their values.

@@ -25,6 +25,8 @@ var (
 	ErrNotBranch = errors.New("name is a commit, not a branch")
 	// ErrBranchExists means that the branch in Wish.Create already exists.
 	ErrBranchExists = errors.New("branch already exists")
+	// ErrBranchBlocked means that a branch cannot be created because of the name of another branch.
+	ErrBranchBlocked = errors.New("branch cannot exist beside another branch")
 	// ErrAmbiguous means that no local branch has this name, but that branches of several remotes have it.
 	ErrAmbiguous = errors.New("several remotes have a branch with this name")
 	// ErrInUse means that the branch is checked out in another worktree.

@@ -67,6 +67,45 @@ func Carries(name string) bool {
 // branchSettings lists the settings of a branch that are copied from a State.
 var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
+// atBranch returns o with a State whose HEAD is as o.Branch and o.Detach require. It returns an error if o.Branch is
+// not the valid name of a branch, or if HEAD is to be detached and has no commit.
+func (o Options) atBranch() (Options, error) {
+	commit := o.Commit
+	if o.State != nil {
+		commit = o.State.Head
+	}
+	switch {
+	case o.Branch != "" && !(strings.HasPrefix(o.Branch, "refs/heads/") && validRef(o.Branch)):
+		return o, fmt.Errorf("write HEAD: invalid branch %q", o.Branch)
+	case o.Detach && commit.IsZero():
+		return o, errors.New("write HEAD: branch without commits cannot be detached")
+	case o.State == nil || o.Branch == "" && !o.Detach:
+		return o, nil
+	}
+	s := *o.State
+	s.Branch = o.Branch
+	if o.Branch != "" && !commit.IsZero() {
+		s.Refs = slices.DeleteFunc(slices.Clone(s.Refs), func(r packedrefs.Ref) bool { return r.Name == o.Branch })
+		s.Refs = append(s.Refs, packedrefs.Ref{Name: o.Branch, ID: commit})
+	}
+	o.State = &s
+	return o, nil
+}
+
+// CheckBranch returns ErrBranchExists if a branch with the full name name is in refs and may not be moved, and another
+// error if the name of a branch in refs is a directory above name or below it.
+func CheckBranch(name string, move bool, refs []packedrefs.Ref) error {
+	for _, r := range refs {
+		switch {
+		case r.Name == name && !move:
+			return ErrBranchExists
+		case strings.HasPrefix(r.Name, name+"/"), strings.HasPrefix(name, r.Name+"/"):
+			return fmt.Errorf("%w: %s", ErrBranchBlocked, strings.TrimPrefix(r.Name, "refs/heads/"))
+		}
+	}
+	return nil
+}
+
 // writeState writes the refs, files and reflogs of a State to a new git directory. The caller writes HEAD afterwards.
 func (o Options) writeState(path string) error {
 	s := o.State

@@ -133,6 +133,9 @@ func (o Options) writeLogs(path string) error {
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		logs = append(logs, o.Ref)
 	}
+	if o.Branch != "" {
+		logs = append(logs, o.Branch)
+	}
 	if o.Default != "" {
 		logs = append(logs, refname.Tracking(path, "HEAD"))
 	}

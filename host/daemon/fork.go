@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -32,13 +33,13 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	b := mount.StartPoint{}
+	b := mount.StartPoint{Head: r.Head}
 	from, err := d.checkpointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	case from.Checkpoint() == "": // the parent has no changes, and therefore no checkpoint
-		b.Base = &from.Record
+		b.Base, b.Head = &from.Record, cmp.Or(r.Head, from.Record.Fork.Head)
 	default:
 		b.From = from
 		if to.ReadOnly {

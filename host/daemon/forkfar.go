@@ -46,7 +46,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest,
 	if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	_, reply, err := d.mount(ctx, to, mount.StartPoint{Far: from}, progress)
+	_, reply, err := d.mount(ctx, to, mount.StartPoint{Far: from, Head: r.Head}, progress)
 	return reply, err
 }
 

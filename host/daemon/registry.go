@@ -122,7 +122,8 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	_, _, err = d.mount(ctx, r.Request, mount.StartPoint{Base: &r.Record}, func(control.Progress) {})
+	b := mount.StartPoint{Base: &r.Record, Head: r.Record.Fork.Head}
+	_, _, err = d.mount(ctx, r.Request, b, func(control.Progress) {})
 	if err == nil {
 		return true
 	}

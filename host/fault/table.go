@@ -120,6 +120,12 @@ var specific = []row{
 	{in: Mount, match: is(overlay.ErrDamaged, statedir.ErrRecord, statedir.ErrNoRecord, inode.ErrTable),
 		hint: text("run artifactfs mount {remote} DIR --read-only --session {session} to see the readable files, " +
 			"or artifactfs doctor --fix to repair the session")},
+	{in: Mount, match: is(gitdir.ErrBranchExists, gitdir.ErrBranchBlocked), code: control.CodeConflict,
+		exit: control.ExitFailed,
+		hint: text("choose another name with -b NAME; -B NAME moves an existing branch of the new session")},
+	{in: Mount, match: a[GitBusyError](), code: control.CodeConflict, exit: control.ExitFailed,
+		hint: text("finish or abort the git operation first, or omit -b NAME")},
+	{in: Mount, match: is(gitdir.ErrNoCommit), exit: control.ExitFailed, cause: text("branch has no commit to detach HEAD at")},
 	{in: Resume, match: is(statedir.ErrNoSession), hint: func(s Subject, _ error) string {
 		if !s.Far {
 			return ""

@@ -54,6 +54,7 @@ type beginning struct {
 	// checkpoint of a session on a session remote from which the mount starts; nil if there is none
 	far   *origin.Far
 	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
+	head  *control.NewHead     // where HEAD of a new session is; nil: where HEAD of the checkpoint or the commit was
 	newer map[string]object.ID // refs that have other commits on the session remote than in the mounted checkpoint
 	moved map[string]bool      // names of the refs in newer that the session itself has pushed
 
@@ -249,6 +250,7 @@ func (b *beginning) knownBase() (object.ID, bool) {
 // session its base commit, even if the ref has moved on the remote since.
 func (b *beginning) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !b.home.Resumed {
+		b.home.Record.Fork.Head = b.head
 		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
 		if found, err := b.acquireCheckpoint(ctx, progress); found || err != nil {
 			return err

@@ -156,6 +156,9 @@ func (s *sessionSide) mountedGitState() *capture.InitialState {
 	if strings.HasPrefix(base.Ref, "refs/heads/") {
 		b.Branch = base.Ref
 	}
+	if head := s.home.Record.Fork.Head; head != nil {
+		b.Branch, b.Mounted = head.Ref(), b.Branch
+	}
 	return b
 }
 
@@ -182,7 +185,9 @@ func (s *sessionSide) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error
 	if err != nil {
 		return nil, err
 	}
+	head := s.home.Record.Fork.Head
 	c, err := capture.New(capture.Options{
+		Branch: head.Ref(), Detach: head != nil && head.Detach,
 		Tree: s.attachment.Tree, Dir: s.dir, WriteBack: s.writeBack, GitDir: s.home.GitDir(), Repo: r.Repo,
 		Memory: filepath.Join(s.home.Dir, captureMemory),
 		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: s.contents.Snapshot().Tree,

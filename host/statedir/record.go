@@ -58,6 +58,7 @@ type Record struct {
 	// Checkpoint is the checkpoint from which the session started, instead of the tree of Commit; nil if the session
 	// started from a commit.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
+	Fork       Fork        `json:"fork,omitzero"` // what a fork has in addition
 
 	// Made lists the parent directories of Dir that were created for the mount, the deepest one last. If the mount is
 	// killed, these directories stay, and the next mount at Dir removes them when it ends.
@@ -80,6 +81,12 @@ type Record struct {
 	Counted bool  `json:"counted"`
 	Changed int64 `json:"changed"` // number of changed paths
 	Bytes   int64 `json:"bytes"`   // size of changed contents in bytes
+}
+
+// Fork is the part of a record that only forks have.
+type Fork struct {
+	// Head states where HEAD of a new git directory is; nil: where HEAD of the checkpoint or of the base commit was.
+	Head *control.NewHead `json:"head,omitempty"`
 }
 
 // Redirect is a path in the mount that is a plain directory elsewhere.

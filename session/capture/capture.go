@@ -91,7 +91,11 @@ type Options struct {
 	// InitialState is the state of git in a new mount of a commit, before the user changes anything; nil if that state is
 	// unknown.
 	InitialState *InitialState
-	Rules        Rules
+	// Branch is the full name of the branch on which a new git directory starts instead of that of the checkpoint; "":
+	// none. If Detach is set, HEAD of it is detached.
+	Branch string
+	Detach bool
+	Rules  Rules
 	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file whose path is a symbolic
 	// link in the previous checkpoint is then stored as a symbolic link.
 	LinksAsFiles bool

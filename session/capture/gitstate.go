@@ -113,13 +113,19 @@ func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
 		}
 		// Left and Dirs describe the files of that checkpoint, not git's state.
 		s.Left, s.Dirs, s.parents = nil, nil, slices.Clone(info.Parents)
+		if _, own := c.Last(); !own {
+			s.State = c.o.startHead(s.State)
+		}
 	case b == nil:
 		return s, false, nil
 	default:
 		s.Branch, s.Head, s.Index.Tree = b.Branch, b.Commit, b.Tree
-		if b.Branch != "" && !b.Commit.IsZero() {
-			s.Refs = []packedrefs.Ref{{Name: b.Branch, ID: b.Commit}}
+		for _, name := range []string{b.Branch, b.Mounted} {
+			if name != "" && !b.Commit.IsZero() {
+				s.Refs = append(s.Refs, packedrefs.Ref{Name: name, ID: b.Commit})
+			}
 		}
+		sortRefs(s.Refs)
 		if b.Tree.IsZero() {
 			if s.Index.Tree, err = out.tree(nil); err != nil {
 				return s, false, err
@@ -130,6 +136,26 @@ func (c *Capturer) lastState(out *output) (s gitState, known bool, err error) {
 		s.head = info.Tree
 	}
 	return s, true, nil
+}
+
+// startHead returns the state of a new git directory that starts from the checkpoint state s: HEAD points to o.Branch,
+// which is a branch at the same commit, or is detached if o.Detach is set.
+func (o Options) startHead(s session.State) session.State {
+	if o.Branch == "" && !o.Detach {
+		return s
+	}
+	s.Branch = o.Branch
+	if o.Branch != "" && !s.Head.IsZero() {
+		s.Refs = slices.DeleteFunc(slices.Clone(s.Refs), func(r packedrefs.Ref) bool { return r.Name == o.Branch })
+		s.Refs = append(s.Refs, packedrefs.Ref{Name: o.Branch, ID: s.Head})
+		sortRefs(s.Refs)
+	}
+	return s
+}
+
+// sortRefs sorts refs by their names.
+func sortRefs(refs []packedrefs.Ref) {
+	slices.SortFunc(refs, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // readRefs returns a state in which only HEAD, the refs and the stashes are set, as they are in the git directory now.

@@ -19,6 +19,8 @@ import (
 type InitialState struct {
 	// Branch is the full name of the ref that HEAD pointed to; "" if HEAD was detached.
 	Branch string
+	// Mounted is the full name of the mounted branch, if HEAD pointed elsewhere; otherwise "".
+	Mounted string
 	// Commit is the mounted commit.
 	Commit object.ID
 	// Tree is the tree of Commit; both are zero for an unborn branch.
@@ -92,7 +94,7 @@ func (b InitialState) like(s session.State) bool {
 	}
 	return !slices.ContainsFunc(s.Refs, func(r packedrefs.Ref) bool {
 		switch {
-		case r.Name == b.Branch:
+		case r.Name == b.Branch, r.Name == b.Mounted:
 			return r.ID != b.Commit
 		// A tag comes from the mounted remote if the remote has a tag with the same name and value.
 		case strings.HasPrefix(r.Name, "refs/tags/"):

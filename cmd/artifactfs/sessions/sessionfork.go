@@ -22,7 +22,8 @@ import (
 type forkOptions struct {
 	mounts.MountOptions
 	// of is the parent session, as a name or a directory; "" means the session of the current directory.
-	of string
+	of   string
+	head cli.HeadFlags
 }
 
 // sessionForkCommand returns the command "session fork", which has the flags of mount except those that the checkpoint
@@ -42,12 +43,16 @@ To fork a session of another machine, pass the link that artifactfs session link
 fetched when they are read. The transcript up to the checkpoint, and the notes, are copied. The new session has the same
 session remote, unless --session-remote is given in addition to a link.
 
+HEAD of the new session is where it was in the checkpoint. -b creates a branch at the same commit, and --detach detaches
+HEAD there.
+
 If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --session names the new session. With
 --read-only, no session is created: DIR shows the checkpoint. The other flags are those of artifactfs mount.`,
 		Example: `  artifactfs session fork /tmp/try
   artifactfs session fork https://git.example.org/work.git#session=fix-login /tmp/try
   artifactfs session fork --session-remote https://git.example.org/work.git fix-login@before-rename /tmp/try
   artifactfs session fork @~3 /tmp/earlier --session try-again
+  artifactfs session fork /tmp/fix -b fix-login
   for i in 1 2 3; do artifactfs session fork -C fix-login /tmp/try-$i; done`,
 		Annotations: cli.FromEnvironment,
 		Args:        cli.Arguments(1, 2, "[ID|SESSION[@ID]|LINK] DIR"),
@@ -63,9 +68,10 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 			panic(err)
 		}
 	}
+	o.head.Add(cmd)
 	ofFlag(a, cmd, &o.of)
 	cli.SetBrief(cmd,
-		cli.Brief{Flags: []string{"of", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
+		cli.Brief{Flags: []string{"of", "new-branch", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
 			"token-file", "session-token-file"}})
 	return cmd
 }
@@ -80,6 +86,13 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	}
 	if o.Request.ReadOnly && o.Request.Session != "" {
 		return cli.Usage(cmd, errors.New("--session and --read-only exclude each other: a read-only mount has no session"))
+	}
+	head, err := o.head.Head(cmd)
+	if err != nil {
+		return err
+	}
+	if o.Request.ReadOnly && head != nil {
+		return cli.Usage(cmd, errors.New("--read-only shows the checkpoint: -b, -B and --detach are not possible"))
 	}
 	// The last argument is always DIR.
 	id, dir := "", args[len(args)-1]
@@ -115,8 +128,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request},
-		p.Show)
+	reply, err := w.client.Fork(ctx,
+		control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request, Head: head}, p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("fork", w.name(), err)
@@ -124,7 +137,11 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if reply.Session == "" {
 		return printWork(a, "shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
 	}
-	return printWork(a, "forked session "+reply.Session, reply, time.Since(start))
+	what := "forked session " + reply.Session
+	if head != nil && head.Branch != "" {
+		what += " on branch " + head.Branch
+	}
+	return printWork(a, what, reply, time.Since(start))
 }
 
 // workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote,

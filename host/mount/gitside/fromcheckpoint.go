@@ -8,8 +8,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/packedrefs"
 	"github.com/artifactfs/artifactfs/git/promisor"
 	"github.com/artifactfs/artifactfs/host/checkout"
+	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
@@ -82,10 +84,15 @@ func gitState(s session.State) *gitdir.State {
 
 // SetUp sets the permissions of directories in a new mount to those that the checkpoint has recorded, because git's
 // trees do not contain them, and the times of paths to those in times, unless that is nil. It also records that linked
-// worktrees are to be restored. It must be called before the kernel knows any inode of the mount.
+// worktrees are to be restored. It must be called before the kernel knows any inode of the mount. It returns an error
+// if the branch of a new HEAD cannot be created.
 func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
-	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
+	if s.Resumed || !s.Mount.Writable {
 		return nil
+	}
+	if s.Mount.Record.Checkpoint == nil {
+		return s.checkHead(session.State{Head: s.Contents.Snapshot().Commit,
+			Refs: []packedrefs.Ref{{Name: s.Contents.Snapshot().Ref}}})
 	}
 	state, err := object.ParseID(s.Mount.Record.Checkpoint.State)
 	if err != nil {
@@ -101,6 +108,9 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	defer repo.Close()
 	then, err := repo.State(session.Checkpoint{State: state})
 	if err != nil {
+		return err
+	}
+	if err := s.checkHead(then); err != nil {
 		return err
 	}
 	if err := s.beginWorktrees(then); err != nil {
@@ -122,6 +132,27 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 		return fmt.Errorf("set the times of files: %w", err)
 	}
 	return nil
+}
+
+// checkHead returns an error if HEAD of the new git directory cannot be as the record requires. start is the state in
+// which the git directory starts otherwise.
+func (s *Side) checkHead(start session.State) error {
+	head := s.Mount.Record.Fork.Head
+	switch {
+	case head == nil:
+		return nil
+	case head.Detach && start.Head.IsZero():
+		return gitdir.ErrNoCommit
+	case head.Detach:
+		return nil
+	}
+	// At its end, a rebase moves the branch with which it has begun, and not the new one.
+	for name := range start.Files {
+		if strings.HasPrefix(name, "rebase-merge/") || strings.HasPrefix(name, "rebase-apply/") {
+			return fault.GitBusyError("rebasing")
+		}
+	}
+	return gitdir.CheckBranch(head.Ref(), head.Reset, start.Refs)
 }
 
 // beginWorktrees records in the journal that the linked worktrees of the checkpoint state then are to be restored.

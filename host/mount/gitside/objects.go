@@ -72,11 +72,23 @@ func (o objects) Open(ctx context.Context, number uint64) (fuse.Object, error) {
 	return looseObject{loose.New(c, c.Size()), c}, nil
 }
 
-// Opened records that the process of the thread tid has opened the object for which Find was called last.
-func (o objects) Opened(tid uint32) {
+// Opened records that the process of the thread tid has opened the object for which Find was called last, and fetches
+// the object if the process cannot request it.
+func (o objects) Opened(ctx context.Context, tid uint32) {
 	if server := o.server(); server != nil {
-		server.Opened(tid)
+		server.Opened(ctx, tid, o.changed)
 	}
+}
+
+// changed returns the paths that have changed since the mount showed an unchanged tree. It returns nil if they are not
+// known.
+func (o objects) changed() []string {
+	monitor := o.side.Index.Tree.Monitor()
+	c, err := monitor.Changes(monitor.StartToken())
+	if err != nil || c.All {
+		return nil
+	}
+	return c.Paths
 }
 
 // Lists reports whether the process of the thread tid is to find objects by listing a directory.

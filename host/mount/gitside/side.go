@@ -197,7 +197,9 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	if r := s.Request.Ref; r == "" || r == "HEAD" {
 		branch = snap.Ref
 	}
+	head := s.Mount.Record.Fork.Head
 	return gitdir.Options{
+		Branch: head.Ref(), Detach: head != nil && head.Detach,
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(),
 		Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
 		Ref:     snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
