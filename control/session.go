@@ -148,11 +148,12 @@ type SessionInfo struct {
 	profile.Profile
 	Remote string `json:"remote"` // URL or path of the mounted remote, without secrets
 	// Dir is the directory at which the session is mounted, or was mounted last.
-	Dir          string `json:"dir"`
-	Mounted      bool   `json:"mounted"`                 // the session is mounted on this host
-	Stale        bool   `json:"stale,omitempty"`         // the session is not mounted, and was not changed for 7 days
-	Base         string `json:"base"`                    // id of the base commit
-	Parent       string `json:"parent,omitempty"`        // "SESSION CHECKPOINT" from which the session was forked
+	Dir     string `json:"dir"`
+	Mounted bool   `json:"mounted"`         // the session is mounted on this host
+	Stale   bool   `json:"stale,omitempty"` // the session is not mounted, and was not changed for 7 days
+	Base    string `json:"base"`            // id of the base commit
+	// "SESSION CHECKPOINT" from which the session was forked; "SESSION" if that had no checkpoint
+	Parent       string `json:"parent,omitempty"`
 	ParentRemote string `json:"parent_remote,omitempty"` // session remote of the parent session, without secrets
 	// link to the original, if the session was copied by a fork of its repository
 	CopyOf  string       `json:"copy_of,omitempty"`

@@ -251,6 +251,12 @@ func (b *beginning) knownBase() (object.ID, bool) {
 func (b *beginning) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !b.home.Resumed {
 		b.home.Record.Fork.Head = b.head
+		if b.base != nil {
+			b.home.Record.Fork.Parent = b.base.Fork.Parent // the session is mounted again after a restart of the machine
+			if b.base.Session != b.session {
+				b.home.Record.Fork.Parent = b.base.Session
+			}
+		}
 		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
 		if found, err := b.acquireCheckpoint(ctx, progress); found || err != nil {
 			return err

@@ -87,6 +87,9 @@ type Record struct {
 type Fork struct {
 	// Head states where HEAD of a new git directory is; nil: where HEAD of the checkpoint or of the base commit was.
 	Head *control.NewHead `json:"head,omitempty"`
+	// Parent is the session from which the session was forked when that had no checkpoint; "": there is none, or the
+	// checkpoint of the record has it.
+	Parent string `json:"parent,omitempty"`
 }
 
 // Redirect is a path in the mount that is a plain directory elsewhere.

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ import (
 // info returns the description of a session of this host, which may be mounted. Parts that cannot be read are left out.
 func (o *opened) info() control.SessionInfo {
 	r := o.record
-	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
+	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil,
+		Parent: r.Fork.Parent}
 	if o.mount != nil && o.mount.Writable {
 		i.SessionStatus = o.mount.Status()
 		i.Dir = o.mount.Dir
@@ -41,7 +43,8 @@ func (o *opened) info() control.SessionInfo {
 	if err != nil {
 		return i
 	}
-	i.Parent, i.ParentRemote, i.CopyOf, i.Profile = meta.From, meta.FromRemote, meta.CopyOf, meta.Profile
+	i.Parent, i.ParentRemote = cmp.Or(meta.From, r.Fork.Parent), meta.FromRemote
+	i.CopyOf, i.Profile = meta.CopyOf, meta.Profile
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor,
 			Reason: t.Reason})
