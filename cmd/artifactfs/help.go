@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/worktrees"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -51,7 +52,8 @@ func addCommands(root *cobra.Command, a *cli.App) {
 			mounts.MountCommand(a), statusCommand(a), switchCommand(a), checkpointCommand(a), syncCommand(a),
 			unmountCommand(a)}},
 		cli.Group{Title: "Sessions", Commands: []*cobra.Command{
-			sessions.SessionCommand(a, agents.HookCommand(a), oldAgent), runCommand(a)}},
+			sessions.SessionCommand(a, agents.HookCommand(a), oldAgent), worktrees.WorktreeCommand(a),
+			runCommand(a)}},
 		cli.Group{Title: "More", Commands: []*cobra.Command{hosting.ServeCommand(a)}},
 		cli.Group{Title: "Contents and branches of mounts", OnlyAll: true, Commands: []*cobra.Command{
 			prefetchCommand(a), mounts.RefreshCommand(a), profileCommand(a), serving.CredentialCommand(a)}},

@@ -96,7 +96,7 @@ func TestFirstHelpPage(t *testing.T) {
 	page := a.ok("--help")
 	groups := listed(page)
 	for title, want := range map[string]string{
-		"Work": "mount status switch checkpoint sync unmount", "Sessions": "session run", "More": "serve",
+		"Work": "mount status switch checkpoint sync unmount", "Sessions": "session worktree run", "More": "serve",
 	} {
 		if got := strings.Join(groups[title], " "); got != want {
 			t.Errorf("group %s of the first page: got %q, want %q", title, got, want)

@@ -198,8 +198,17 @@ func (f *fakeDaemon) Refresh(context.Context, control.RefreshRequest,
 	return control.RefreshReply{}, nil
 }
 
-func (f *fakeDaemon) Mounts(ctx context.Context, _ control.MountsRequest) (control.Status, error) {
-	return f.Status(ctx)
+// Mounts returns only the parts by which clients find a mount if r.Names is set, as a daemon does.
+func (f *fakeDaemon) Mounts(ctx context.Context, r control.MountsRequest) (control.Status, error) {
+	s, err := f.Status(ctx)
+	for i, m := range s.Mounts {
+		if r.Names {
+			s.Mounts[i] = control.MountStatus{ID: m.ID, Dir: m.Dir, Remote: m.Remote, State: m.State, ReadOnly: m.ReadOnly,
+				Since: m.Since, PID: m.PID, SubmoduleOf: m.SubmoduleOf,
+				Session: control.SessionStatus{Name: m.Session.Name, SessionRemote: m.Session.SessionRemote}}
+		}
+	}
+	return s, err
 }
 
 func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {

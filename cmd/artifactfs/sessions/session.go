@@ -148,6 +148,14 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	return work{client: client, of: of}, err
 }
 
+// Session returns the name of the session, or "" for a mount without a session.
+func (w work) Session() string {
+	if w.mount != nil {
+		return w.mount.Session.Name
+	}
+	return w.of
+}
+
 // asGiven returns the session w in the form in which the user of a token reads and writes it. If the token was given to
 // this command (--token-file or $ARTIFACTFS_SESSION_TOKEN), and is not the token of the mount, the session is looked up
 // on its session remote, so that the remote records whose token was used. Otherwise asGiven returns w unchanged.
@@ -269,6 +277,9 @@ func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 		}
 	}
 }
+
+// All returns the sessions of this host, mounted or not.
+func All(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) { return sessions(ctx, a) }
 
 // askSessions queries all daemons concurrently. Every daemon knows all sessions, but a daemon knows more details of the
 // sessions that it serves. Daemons that have ended since the sockets were listed are ignored. If all daemons have

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// treeWorld is a git working tree that a fake daemon reports as the mount app of the session work, on the branch main.
+type treeWorld struct {
+	*afs
+	sessions *sessionsOf
+	daemon   *fakeDaemon
+}
+
+func newTreeWorld(t *testing.T) treeWorld {
+	t.Helper()
+	w := treeWorld{}
+	w.afs, w.sessions, w.daemon = newWork(t)
+	w.git("app", "init", "-q", "-b", "main")
+	w.git("app", "commit", "-q", "--allow-empty", "-m", "one")
+	w.git("app", "branch", "other")
+	w.git("app", "update-ref", "refs/remotes/origin/far", "HEAD")
+	w.git("app", "config", "remote.origin.url", "https://127.0.0.1/app")
+	w.git("app", "config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
+	w.git("app", "commit", "-q", "--allow-empty", "-m", "two")
+	w.daemon.set(func() {
+		m := &w.daemon.mounts[0]
+		m.ReadOnly, m.Head, m.Session.Mode, m.Session.SessionRemote = false, "main", "shared", "https://127.0.0.1/work"
+	})
+	w.sessions.set(func() { w.sessions.list = []control.SessionInfo{sessionInfo("work", "", w.dir+"/app")} })
+	return w
+}
+
+// sessionInfo describes a session of the list.
+func sessionInfo(name, parent, dir string) control.SessionInfo {
+	return control.SessionInfo{SessionStatus: control.SessionStatus{Name: name}, Parent: parent, Dir: dir}
+}
+
+// git runs git in a directory of the world.
+func (w treeWorld) git(dir string, args ...string) string {
+	w.t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", filepath.Join(w.dir, dir)}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
+		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("git %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// mounted adds a fork to the mounts that the fake daemon reports, which is a clone of app.
+func (w treeWorld) mounted(name, parent, branch string) {
+	w.t.Helper()
+	w.git(".", "clone", "-q", "app", name)
+	w.git(name, "checkout", "-q", "-b", branch)
+	m := mountStatus(filepath.Join(w.dir, name))
+	m.Session.Name, m.Head, m.ReadOnly = name, branch, false
+	w.daemon.set(func() { w.daemon.mounts = append(w.daemon.mounts, m) })
+	w.sessions.set(func() { w.sessions.list = append(w.sessions.list, sessionInfo(name, parent+" 01ABC", m.Dir)) })
+}
+
+func TestWorktreeAddForksThePresentState(t *testing.T) {
+	w := newTreeWorld(t)
+	for args, want := range map[string]control.NewHead{
+		"../fix": {Branch: "fix"}, "-b it ../fix": {Branch: "it"}, "-B other ../fix": {Branch: "other", Reset: true},
+		"-d ../fix": {Detach: true}, "../deep/fix": {Branch: "fix"},
+	} {
+		cmd := w.command(append([]string{"worktree", "add"}, strings.Fields(args)...)...)
+		cmd.Dir = filepath.Join(w.dir, "app", "sub")
+		out, err := cmd.CombinedOutput()
+		q := last[control.ForkRequest](t, w.sessions)
+		path := strings.Fields(args)[len(strings.Fields(args))-1]
+		if err != nil || q.Head == nil || *q.Head != want || q.Of != w.dir+"/app" || q.ID != "" ||
+			q.Mount.Dir != filepath.Join(cmd.Dir, path) {
+			t.Errorf("worktree add %s: got %v, request %+v, head %+v: %s", args, err, q, q.Head, out)
+		}
+		shown := map[bool]string{true: "detached HEAD", false: want.Branch}[want.Detach]
+		if !strings.HasPrefix(string(out), "forked session copy: mounted https://127.0.0.1/app at "+q.Mount.Dir+" ("+shown+", ") {
+			t.Errorf("worktree add %s printed %s", args, out)
+		}
+		if q.Mount.SessionOptions.Remote != "https://127.0.0.1/work" {
+			t.Errorf("session remote of the fork: got %q, want that of its parent", q.Mount.SessionOptions.Remote)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "app", "new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := w.run("worktree", "add", "fix", "-C", "work", "--session", "mine")
+	if q := last[control.ForkRequest](t, w.sessions); r.code != 0 || q.Mount.Dir != w.dir+"/fix" || q.Mount.Session != "mine" ||
+		r.stderr != "artifactfs: the new tree has 1 uncommitted path of "+w.dir+"/app (--clean leaves them out)\n" {
+		t.Errorf("worktree add with an uncommitted file: got %+v, request %+v", r, q)
+	}
+	if r := w.run("worktree", "add", "-q", "fix", "-C", "work"); r.code != 0 || r.stdout != "" || r.stderr != "" {
+		t.Errorf("worktree add -q: got %+v", r)
+	}
+	// The embedded session remote of the parent is not that of the fork.
+	w.daemon.set(func() {
+		m := &w.daemon.mounts[0]
+		m.Session.Mode, m.Session.SessionRemote = control.RemoteEmbedded, w.state+"/mounts/work/session.git"
+	})
+	w.ok("worktree", "add", "-q", "fix", "-C", "app")
+	if q := last[control.ForkRequest](t, w.sessions); q.Mount.SessionOptions.Remote != "" {
+		t.Errorf("session remote of the fork of an embedded session: got %q", q.Mount.SessionOptions.Remote)
+	}
+	var reply struct{ Dir, Session, Branch string }
+	if err := json.Unmarshal([]byte(w.ok("worktree", "add", "fix", "-C", "work", "--json")), &reply); err != nil ||
+		reply.Dir != w.dir+"/fix" || reply.Session != "copy" || reply.Branch != "fix" {
+		t.Errorf("worktree add --json: got %+v, %v", reply, err)
+	}
+}
+
+func TestWorktreeAddChecksOutACommit(t *testing.T) {
+	w := newTreeWorld(t)
+	head, old := w.git("app", "rev-parse", "HEAD"), w.git("app", "rev-parse", "HEAD~1")
+	for args, want := range map[string]string{
+		"try HEAD~1": " " + old, "try " + old: " " + old, "-d try other": " " + old, "try other": "other " + old,
+		"other": "other " + old, "-b new try HEAD~1": "new " + old, "-B other try HEAD": "other " + head,
+		"try far": "far " + old, "--clean try": "try " + head, "--clean -d try": " " + head, "-b far try origin/far": "far " + old,
+	} {
+		// The daemon is a fake, so the tree that it would mount is there already, with uncommitted changes.
+		path := "try"
+		if args == "other" {
+			path = "other"
+		}
+		w.git(".", "clone", "-q", "app", path)
+		w.git(path, "fetch", "-q", "origin", "refs/remotes/origin/far:refs/remotes/origin/far")
+		w.git(path, "branch", "-q", "other", "origin/other")
+		w.git(path, "bisect", "start", "-q")
+		if err := os.WriteFile(filepath.Join(w.dir, path, "new"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r := w.run(append([]string{"worktree", "add", "-C", "app"}, strings.Fields(args)...)...)
+		q := last[control.ForkRequest](t, w.sessions)
+		if r.code != 0 || r.stderr != "" || q.Head != nil {
+			t.Errorf("worktree add %s: got %+v, head %+v", args, r, q.Head)
+		}
+		got := w.git(path, "branch", "--show-current") + " " + w.git(path, "rev-parse", "HEAD")
+		if status := w.git(path, "status", "--porcelain"); got != want || status != "" {
+			t.Errorf("tree after worktree add %s: got %q with changes %q, want %q", args, got, status, want)
+		}
+		if _, err := os.Stat(filepath.Join(w.dir, path, ".git", "BISECT_START")); err == nil {
+			t.Errorf("worktree add %s took along a bisection", args)
+		}
+		if strings.Contains(args, "far") && w.git(path, "config", "branch.far.merge") != "refs/heads/far" {
+			t.Errorf("worktree add %s has set no upstream", args)
+		}
+		if err := os.RemoveAll(filepath.Join(w.dir, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWorktreeAddRefusesWhatGitRefuses(t *testing.T) {
+	w := newTreeWorld(t)
+	w.mounted("fork", "work", "busy")
+	for args, want := range map[string]string{
+		"try nope": "invalid reference: nope", "-b new try nope": "invalid reference: nope",
+		"-b other try HEAD": "a branch named 'other' already exists",
+		"main":              "'main' is already used by worktree at '" + w.dir + "/app'",
+		"-b busy try":       "'busy' is already used by worktree at '" + w.dir + "/fork'",
+		"busy":              "'busy' is already used by worktree at '" + w.dir + "/fork'",
+	} {
+		asked := len(w.sessions.asked)
+		r := w.run(append([]string{"worktree", "add", "-C", "app"}, strings.Fields(args)...)...)
+		if r.code != control.ExitFailed || !strings.Contains(r.stderr, want) || len(w.sessions.asked) != asked {
+			t.Errorf("worktree add %s: got %+v, want %s", args, r, want)
+		}
+	}
+	w.ok("worktree", "add", "-C", "app", "-f", "-b", "busy", "try")
+	for _, args := range []string{"", "a b c", "-b x -B y z", "-b x -d z", "a..b", "--orphan x"} {
+		r := w.run(append([]string{"worktree", "add", "-C", "app"}, strings.Fields(args)...)...)
+		if r.code != control.ExitUsage {
+			t.Errorf("worktree add %s: got %+v", args, r)
+		}
+	}
+	if r := w.run("worktree", "add", "try"); r.code != control.ExitNotMounted {
+		t.Errorf("worktree add outside of a mount: got %+v", r)
+	}
+	for word, want := range map[string]string{"lock": "session set --hold", "sprint": "artifactfs worktree --help"} {
+		if r := w.run("worktree", word, "x"); r.code != control.ExitUsage || !strings.Contains(r.stderr, want) {
+			t.Errorf("worktree %s: got %+v, want the hint %s", word, r, want)
+		}
+	}
+}
+
+// A checkout that fails removes the fork.
+func TestWorktreeAddLeavesNothingIfItFails(t *testing.T) {
+	w := newTreeWorld(t)
+	try := w.dir + "/try"
+	w.git(".", "clone", "-q", "app", "try")
+	if err := os.WriteFile(filepath.Join(try, ".git", "index.lock"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.daemon.set(func() {
+		w.daemon.mounts = append(w.daemon.mounts, control.MountStatus{Dir: try, State: control.StateMounted})
+	})
+	if r := w.run("worktree", "add", "-C", "app", "try", "HEAD~1"); r.code != control.ExitFailed ||
+		!strings.Contains(r.stderr, "index.lock") {
+		t.Errorf("worktree add whose checkout fails: got %+v", r)
+	}
+	if n := len(get(w.daemon, &w.daemon.mounts)); n != 1 {
+		t.Errorf("mounts after a worktree add that has failed: got %d, want 1", n)
+	}
+}
+
+func TestWorktreeAddCopiesHooks(t *testing.T) {
+	w := newTreeWorld(t)
+	w.ok("agent", "install", "claude", "--dir", "app")
+	w.git(".", "clone", "-q", "app", "try")
+	w.ok("worktree", "add", "-C", "app", "-q", "try")
+	hooks, err := os.ReadFile(filepath.Join(w.dir, "try", ".claude", "settings.local.json"))
+	if err != nil || !strings.Contains(string(hooks), "session hook claude") || w.git("try", "status", "--porcelain") != "" {
+		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
+	}
+}

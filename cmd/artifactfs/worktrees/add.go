@@ -1,0 +1,362 @@
+package worktrees
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/agenthook"
+)
+
+// addition holds the arguments of the command "worktree add".
+type addition struct {
+	of, session  string
+	path, commit string
+	head         *control.NewHead // what -b, -B and --detach state
+	force, clean bool
+}
+
+// addCommand returns the command "worktree add".
+func addCommand(a *cli.App) *cobra.Command {
+	var x addition
+	var head cli.HeadFlags
+	cmd := &cobra.Command{
+		Use:   "add PATH [COMMIT]",
+		Short: "Make a working tree at PATH",
+		Long: `Add forks the session of the mount that contains the current directory, and mounts the fork at PATH. As with git
+worktree add, HEAD of the new tree is on a new branch with the name of the last part of PATH; if there is such a branch
+already, that branch is checked out. -b and -B name another branch, and --detach uses none.
+
+Without COMMIT, the new tree has all that the present one has: also the staged and other uncommitted changes, the
+untracked files, and the stashes. --clean leaves the changes out. With COMMIT, or with an existing branch, the files are
+those of the commit: nothing uncommitted is taken along. If no branch COMMIT exists but one remote has it, a branch that
+tracks it is created. - is the branch that was checked out before the present one.
+
+A branch that another tree of the family has checked out is refused, unless --force is given. Ignored files, such as
+dependencies, are not in the new tree. The hooks of coding agents (artifactfs agent install) are.
+
+The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
+a mount.`,
+		Example: `  artifactfs worktree add ../fix
+  artifactfs worktree add -b fix-login ../fix origin/main
+  artifactfs worktree add --detach --clean /tmp/try HEAD~2
+  artifactfs worktree add ../fix -C /srv/app --json | jq -r .dir`,
+		Args: cli.Arguments(1, 2, "PATH [COMMIT]"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if x.head, err = head.Head(cmd); err != nil {
+				return err
+			}
+			x.path, x.commit = args[0], cli.First(args[1:])
+			return x.run(cmd.Context(), a)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	head.Add(cmd)
+	f.BoolVarP(&x.force, "force", "f", false, "check out a branch that another tree has checked out")
+	f.BoolVar(&x.clean, "clean", false, "leave uncommitted changes and untracked files out")
+	f.BoolVarP(&a.Quiet, "quiet", "q", false, "print only errors")
+	f.StringVar(&x.session, "session", "", "`NAME` of the new session (default: derived from PATH)")
+	ofFlag(a, cmd, &x.of)
+	return cmd
+}
+
+// added is the output of "worktree add --json".
+type added struct {
+	control.MountReply
+	Branch string `json:"branch"` // short name of the branch of HEAD; "": HEAD is detached
+}
+
+// run makes the tree and prints the result.
+func (x addition) run(ctx context.Context, a *cli.App) error {
+	w, err := sessions.SessionOf(ctx, a, "add worktree", x.of)
+	if err != nil {
+		return err
+	}
+	m, err := w.Mounted("add worktree")
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	// The mount that was found has only the parts of the status by which mounts are found.
+	all, err := a.Mounts(ctx)
+	i := slices.IndexFunc(all, func(o cli.Served) bool { return o.Mounted() && o.Dir == m.Dir })
+	if i < 0 {
+		return cmp.Or(err, error(cli.NotMounted("add worktree", m.Dir)))
+	}
+	m = all[i]
+	plan, err := x.plan(ctx, a, m, all)
+	if err != nil {
+		return err
+	}
+	uncommitted := make(chan int64, 1)
+	go func() { uncommitted <- plan.uncommitted(ctx, a, m.Dir) }()
+	reply, err := x.fork(ctx, a, m, plan.head)
+	if err != nil {
+		return cli.Failure("add worktree", x.path, err)
+	}
+	if err := plan.checkOut(ctx, reply.Dir); err != nil {
+		// The fork has nothing that its parent lacks.
+		_, undo := m.Client.Unmount(context.WithoutCancel(ctx),
+			control.UnmountRequest{Dir: reply.Dir, Discard: true, Trash: true, Timeout: -1})
+		return cli.Failure("add worktree", x.path, errors.Join(err, undo))
+	}
+	out := added{MountReply: reply, Branch: plan.branch}
+	if plan.tracks {
+		if name, err := git(ctx, reply.Dir, "symbolic-ref", "--short", "-q", "HEAD"); err == nil {
+			out.Branch = name
+		}
+	}
+	if err := copyHooks(ctx, m.Dir, reply.Dir); err != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: hooks of agents are not in the new tree: %s\n", cli.OneLine(err.Error()))
+	}
+	return out.print(a, <-uncommitted, m.Dir, time.Since(start))
+}
+
+// print prints the result: on stderr, with how many uncommitted changes of the tree at parent the new tree begins.
+func (out added) print(a *cli.App, uncommitted int64, parent string, took time.Duration) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, out)
+	}
+	if a.Quiet {
+		return nil
+	}
+	shown := out.MountReply
+	shown.Ref = cmp.Or(out.Branch, "detached HEAD")
+	if _, err := fmt.Fprintf(a.Stdout, "forked session %s: ", out.Session); err != nil {
+		return cli.Printed(err)
+	}
+	if err := cli.PrintMount(a, shown, took); err != nil {
+		return err
+	}
+	if uncommitted > 0 {
+		fmt.Fprintf(a.Stderr, "artifactfs: the new tree has %s of %s (--clean leaves them out)\n",
+			cli.Plural(uncommitted, "uncommitted path"), parent)
+	}
+	return nil
+}
+
+// plan states how the new tree begins.
+type plan struct {
+	head     *control.NewHead // HEAD of the fork
+	checkout []string         // arguments of git checkout in the fork; nil: the fork stays as it is
+	branch   string           // short name of the branch of HEAD; "": HEAD is detached
+	tracks   bool             // whether git checkout finds the name of the branch on a remote
+}
+
+// plan determines how the new tree begins. m is the mount that is forked, one of the mounts all.
+func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served) (plan, error) {
+	fail := func(kind control.ErrorCode, format string, args ...any) (plan, error) {
+		return plan{}, &control.Error{Code: control.ExitFailed, Kind: kind, Verb: "add worktree", Object: x.path,
+			Cause: fmt.Sprintf(format, args...)}
+	}
+	commit := x.commit
+	if commit == "-" {
+		commit = "@{-1}"
+		if name, err := git(ctx, m.Dir, "rev-parse", "--abbrev-ref", commit); err == nil && name != "" && name != "HEAD" {
+			commit = name
+		}
+	}
+	if strings.HasPrefix(commit, "-") {
+		return fail(control.CodeNotFound, "invalid reference: %s", commit)
+	}
+	isBranch := func(name string) bool {
+		_, err := git(ctx, m.Dir, "show-ref", "--verify", "--quiet", "refs/heads/"+name)
+		return err == nil
+	}
+	head := x.head
+	if head == nil && commit == "" {
+		name := filepath.Base(filepath.Clean(x.path))
+		if !isBranch(name) {
+			head = &control.NewHead{Branch: name}
+		} else {
+			commit = name
+		}
+	}
+	p := plan{}
+	switch {
+	case head == nil && isBranch(commit):
+		p.branch, p.checkout = commit, []string{commit}
+	case head == nil:
+		id, ok := resolve(ctx, m.Dir, commit)
+		if ok {
+			p.checkout = []string{"--detach", id}
+			break
+		}
+		on, err := git(ctx, m.Dir, "for-each-ref", "--format=%(refname)", "refs/remotes/*/"+commit)
+		if n := len(strings.Fields(on)); err != nil || n != 1 {
+			if n > 1 {
+				return fail(control.CodeConflict, "%d remotes have a branch %s: name it with -b %s REMOTE/%s", n, commit, commit,
+					commit)
+			}
+			return fail(control.CodeNotFound, "invalid reference: %s", commit)
+		}
+		p.checkout, p.tracks = []string{commit}, true
+	case commit == "" && !x.clean:
+		p.head, p.branch = head, head.Branch
+	default:
+		start := cmp.Or(commit, "HEAD")
+		id, ok := resolve(ctx, m.Dir, start)
+		if !ok {
+			return fail(control.CodeNotFound, "invalid reference: %s", start)
+		}
+		if !head.Reset && head.Branch != "" && isBranch(head.Branch) {
+			return fail(control.CodeConflict, "a branch named '%s' already exists", head.Branch)
+		}
+		// git sets the upstream of the new branch if it gets the name of a branch of a remote.
+		if full, err := git(ctx, m.Dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
+			strings.HasPrefix(full, "refs/remotes/") {
+			id = strings.TrimPrefix(full, "refs/remotes/")
+		}
+		switch p.branch = head.Branch; {
+		case head.Detach:
+			p.checkout = []string{"--detach", id}
+		case head.Reset:
+			p.checkout = []string{"-B", head.Branch, id}
+		default:
+			p.checkout = []string{"-b", head.Branch, id}
+		}
+	}
+	if used, err := x.usedBy(ctx, a, m, all, p.branch); err != nil || used != "" {
+		if err != nil {
+			return p, err
+		}
+		return fail(control.CodeConflict, "'%s' is already used by worktree at '%s'", p.branch, used)
+	}
+	return p, nil
+}
+
+// resolve returns the id of the commit with a name in git, or false if there is none.
+func resolve(ctx context.Context, dir, name string) (id string, ok bool) {
+	id, err := git(ctx, dir, "rev-parse", "--verify", "--quiet", name+"^{commit}")
+	return id, err == nil
+}
+
+// usedBy returns the directory of the tree of the family of m that has checked out a branch, or "" if there is none, or
+// if --force permits it. all are the mounts of this host.
+func (x addition) usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served,
+	branch string) (string, error) {
+	if x.force || branch == "" {
+		return "", nil
+	}
+	if m.Head == branch {
+		return m.Dir, nil
+	}
+	// The sessions are listed only if a mount of the same repository is on this branch.
+	on := func(o cli.Served) bool { return o.Mounted() && o.Remote == m.Remote && o.Head == branch }
+	if !slices.ContainsFunc(all, on) {
+		return "", nil
+	}
+	members, err := family(ctx, a, m.Session.Name, false)
+	for _, o := range members {
+		if o.mount != nil && o.mount.Head == branch {
+			return o.Dir, nil
+		}
+	}
+	return "", err
+}
+
+// fork forks the session of m and mounts the fork at x.path, with the session remote and the policy of m.
+func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served,
+	head *control.NewHead) (control.MountReply, error) {
+	var o mounts.MountOptions
+	flags := &cobra.Command{Use: "add"}
+	flags.SetContext(ctx)
+	o.AddFlags(flags)
+	o.Request.Session, o.Request.SessionOptions.Policy = x.session, m.Session.Policy
+	switch s := m.Session; {
+	case s.SessionRemote == m.Remote && s.SessionRemote != "":
+		o.Request.SessionOptions.Remote = control.RemoteOrigin
+	case s.Mode != control.RemoteEmbedded:
+		o.Request.SessionOptions.Remote = s.SessionRemote
+	}
+	if err := o.Complete(flags, []string{m.Remote, x.path}, a); err != nil {
+		return control.MountReply{}, err
+	}
+	p := a.NewProgress()
+	defer p.Stop()
+	return m.Client.Fork(ctx, control.ForkRequest{Of: m.Dir, Mount: o.Request, Head: head}, p.Show)
+}
+
+// uncommitted returns the number of uncommitted paths of the tree at dir with which the new tree begins. It returns 0
+// if they are left out, or not printed.
+func (p plan) uncommitted(ctx context.Context, a *cli.App, dir string) int64 {
+	if p.checkout != nil || a.JSON || a.Quiet {
+		return 0
+	}
+	out, err := git(ctx, dir, "status", "--porcelain", "--no-renames")
+	if err != nil || out == "" {
+		return 0
+	}
+	return int64(strings.Count(out, "\n") + 1)
+}
+
+// checkOut changes the fork at dir to the commit of the plan, without anything uncommitted and without the operation,
+// such as a rebase, that is in progress in its parent.
+func (p plan) checkOut(ctx context.Context, dir string) error {
+	if p.checkout == nil {
+		return nil
+	}
+	for _, op := range []struct {
+		file string
+		quit []string
+	}{
+		{"rebase-merge", []string{"rebase", "--quit"}}, {"rebase-apply/applying", []string{"am", "--quit"}},
+		{"rebase-apply", []string{"rebase", "--quit"}}, {"BISECT_START", []string{"bisect", "reset", "HEAD"}},
+	} {
+		file, err := git(ctx, dir, "rev-parse", "--path-format=absolute", "--git-path", op.file)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Lstat(file); err != nil {
+			continue
+		}
+		if _, err := git(ctx, dir, op.quit...); err != nil {
+			return err
+		}
+	}
+	_, err := git(ctx, dir, slices.Concat([]string{"checkout", "-q", "-f"}, p.checkout, []string{"--"})...)
+	if err == nil {
+		_, err = git(ctx, dir, "clean", "-ffdq")
+	}
+	return err
+}
+
+// copyHooks installs the hooks of the agents that are installed in the tree at from in the one at to. The files with
+// the hooks are specific to a machine, so checkpoints do not contain them.
+func copyHooks(ctx context.Context, from, to string) error {
+	for _, agent := range agenthook.Agents() {
+		if in, err := agenthook.Installed(from, agent); !in.Yes || err != nil {
+			continue
+		}
+		program, err := cli.OwnCommand()
+		if err == nil {
+			_, err = agenthook.Install(to, agent, program)
+		}
+		if gitDir, gitErr := git(ctx, to, "rev-parse", "--absolute-git-dir"); err == nil && gitErr == nil {
+			err = agenthook.MakeDir(gitDir)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", agent, err)
+		}
+	}
+	return nil
+}

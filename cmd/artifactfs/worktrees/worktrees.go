@@ -1,0 +1,143 @@
+// Package worktrees contains the command "worktree", which has the words of git worktree. The working trees that it
+// makes are forks of a session: mounts with a git directory of their own.
+package worktrees
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+)
+
+// WorktreeCommand returns the command "worktree" with its subcommands.
+func WorktreeCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "worktree COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Work on several branches at once, each in a tree of its own",
+		Long: `Worktree makes further working trees of a mount, with the words of git worktree. Each is a fork of the session: a mount
+with files, index, branches, stashes and checkpoints of its own. It is there at once, whatever the size of the
+repository, and what is done in it changes no other tree.
+
+Because each tree has branches of its own, commits made in one are not in the others. artifactfs session merge SESSION
+merges the work of another tree.
+
+There is no lock, move or repair: artifactfs session set --hold protects the session of a tree from removal, and a
+session can be unmounted and resumed at another directory.`,
+		Example: `  artifactfs worktree add ../fix
+  artifactfs worktree add -b fix-login ../fix origin/main`,
+		Args: unknownWord,
+		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(addCommand(a))
+	return cmd
+}
+
+// instead has hints for the subcommands of git worktree that this command does not have.
+var instead = map[string]string{
+	"lock":   "artifactfs session set --hold REASON protects the session of a tree from removal",
+	"unlock": "artifactfs session set --release permits the removal of the session of a tree",
+	"move":   "run artifactfs unmount DIR, and then artifactfs session resume SESSION NEWDIR",
+	"repair": "run artifactfs doctor to see what is wrong",
+}
+
+// unknownWord refuses all arguments, because they are no subcommands.
+func unknownWord(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return &control.Error{Code: control.ExitUsage, Verb: "worktree", Cause: fmt.Sprintf("unknown command %q", args[0]),
+		Hint: cmp.Or(instead[args[0]], "artifactfs worktree --help")}
+}
+
+// ofFlag adds the flag -C, which selects the tree whose session is forked, or whose trees are listed.
+func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
+	cmd.Flags().StringVarP(of, "of", "C", "",
+		"use the tree at or above DIR, or that of SESSION (`DIR|SESSION`; default: the current\n"+
+			"directory); PATH stays relative to the current directory")
+	if err := cmd.RegisterFlagCompletionFunc("of", sessions.CompleteSessions(a, 1<<10)); err != nil {
+		panic(err) // the error means that the flag does not exist
+	}
+}
+
+// git runs git in a directory and returns its output without the last newline. git finds the repository as it would
+// for the user in this directory.
+func git(ctx context.Context, dir string, args ...string) (string, error) {
+	out, err := gitcmd.Output(gitcmd.New(ctx, append([]string{"-C", dir}, args...)...))
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// member is a session of a family: a session, its forks, and their forks.
+type member struct {
+	control.SessionInfo
+	mount *cli.Served // mount of the session; nil if it is not mounted
+}
+
+// family returns the members of the family of a session: first the session from which all others were forked, directly
+// or not, and then the others by their directories. If the parent of a session is not on this host, the session is the
+// first of its family. If counted is set, the mounts of the members have the numbers of changed paths.
+func family(ctx context.Context, a *cli.App, name string, counted bool) ([]member, error) {
+	all, err := sessions.All(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	survey := cli.Survey{}
+	if counted {
+		survey, err = a.Survey(ctx)
+	} else {
+		survey.Mounts, err = a.Mounts(ctx)
+	}
+	return familyOf(name, all, survey.Mounts), err
+}
+
+// familyOf is family with the sessions and mounts of this host.
+func familyOf(name string, all []control.SessionInfo, mounts []cli.Served) []member {
+	known, children := map[string]control.SessionInfo{}, map[string][]control.SessionInfo{}
+	for _, s := range all {
+		known[s.Name] = s
+		children[parentOf(s)] = append(children[parentOf(s)], s)
+	}
+	seen := map[string]bool{}
+	for parent := parentOf(known[name]); parent != "" && known[parent].Name != "" && !seen[parent]; {
+		seen[parent], name = true, parent
+		parent = parentOf(known[name])
+	}
+	var members []member
+	seen = map[string]bool{name: true}
+	for next := []control.SessionInfo{known[name]}; len(next) > 0; next = next[1:] {
+		m := member{SessionInfo: next[0]}
+		i := slices.IndexFunc(mounts, func(s cli.Served) bool {
+			return s.Mounted() && !s.ReadOnly && s.Session.Name == m.Name
+		})
+		if i >= 0 {
+			m.mount, m.Dir = &mounts[i], mounts[i].Dir
+		}
+		if m.Name != "" {
+			members = append(members, m)
+		}
+		for _, child := range children[m.Name] {
+			if !seen[child.Name] && m.Name != "" {
+				seen[child.Name] = true
+				next = append(next, child)
+			}
+		}
+	}
+	if len(members) > 1 {
+		slices.SortFunc(members[1:], func(x, y member) int { return cmp.Compare(x.Dir, y.Dir) })
+	}
+	return members
+}
+
+// parentOf returns the name of the session from which s was forked, or "".
+func parentOf(s control.SessionInfo) string {
+	parent, _, _ := strings.Cut(s.Parent, " ")
+	return parent
+}
