@@ -220,3 +220,77 @@ func TestWorktreeAddCopiesHooks(t *testing.T) {
 		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
 	}
 }
+
+func TestWorktreeList(t *testing.T) {
+	w := newTreeWorld(t)
+	w.mounted("fork", "work", "fix")
+	w.mounted("deep", "fork", "deep")
+	w.git("deep", "checkout", "-q", "--detach")
+	w.git("fork", "worktree", "add", "-q", "../linked")
+	head := w.git("app", "rev-parse", "HEAD")
+	w.sessions.set(func() {
+		away := sessionInfo("away", "work 01ABC", w.dir+"/away")
+		away.Last = &control.Checkpoint{Head: head, Branch: "gone"}
+		w.sessions.list = append(w.sessions.list, away, sessionInfo("stranger", "", "/s"))
+	})
+	pad := func(name string) string {
+		return w.dir + "/" + name + strings.Repeat(" ", len("linked")-len(name)) + "  " + head[:10]
+	}
+	want := pad("app") + " [main]\n" + pad("deep") + " (detached HEAD)\n" + pad("fork") + " [fix]\n" + pad("linked") + " [linked]\n"
+	for _, of := range []string{"app", "fork", "deep"} {
+		if got := w.ok("worktree", "list", "-C", of); got != want {
+			t.Errorf("worktree list of %s printed\n%swant\n%s", of, got, want)
+		}
+	}
+	verbose := w.ok("worktree", "list", "-C", "app", "-v")
+	for _, line := range []string{"/app     " + head[:10] + " [main]  session work, 0 changed paths\n",
+		"/away    " + head[:10] + " [gone]  session away, not mounted\n",
+		"/linked  " + head[:10] + " [linked]  linked worktree of session fork\n"} {
+		if !strings.Contains(verbose, line) {
+			t.Errorf("worktree list -v does not print %q:\n%s", line, verbose)
+		}
+	}
+	porcelain := w.ok("worktree", "list", "-C", "app", "--porcelain")
+	if want := "worktree " + w.dir + "/app\nHEAD " + head + "\nbranch refs/heads/main\n\nworktree " + w.dir + "/deep\nHEAD " + head +
+		"\ndetached\n\n"; !strings.HasPrefix(porcelain, want) || strings.Contains(porcelain, "away") {
+		t.Errorf("worktree list --porcelain printed\n%s", porcelain)
+	}
+	if got := w.ok("worktree", "list", "-C", "app", "--porcelain", "-z"); got != strings.ReplaceAll(porcelain, "\n", "\x00") {
+		t.Errorf("worktree list --porcelain -z printed %q", got)
+	}
+	var reply struct{ Worktrees []map[string]any }
+	if err := json.Unmarshal([]byte(w.ok("worktree", "list", "-C", "app", "--json")), &reply); err != nil ||
+		len(reply.Worktrees) != 5 || reply.Worktrees[1]["mounted"] != false || reply.Worktrees[2]["parent"] != "fork" ||
+		reply.Worktrees[0]["kind"] != "mount" || reply.Worktrees[4]["kind"] != "linked" {
+		t.Errorf("worktree list --json: got %+v, %v", reply, err)
+	}
+	for _, args := range []string{"-z", "--porcelain -v", "--porcelain --json", "x"} {
+		if r := w.run(append([]string{"worktree", "list", "-C", "app"}, strings.Fields(args)...)...); r.code != control.ExitUsage {
+			t.Errorf("worktree list %s: got %+v", args, r)
+		}
+	}
+}
+
+func TestWorktreePrune(t *testing.T) {
+	w := newTreeWorld(t)
+	w.git("app", "worktree", "add", "-q", "../linked")
+	if err := os.RemoveAll(filepath.Join(w.dir, "linked")); err != nil {
+		t.Fatal(err)
+	}
+	want := "Removing worktrees/linked: gitdir file points to non-existent location\n"
+	if got := w.ok("worktree", "prune", "-C", "app", "-n"); got != want {
+		t.Errorf("worktree prune -n printed %q", got)
+	}
+	if got := w.ok("worktree", "prune", "-C", "app", "--expire", "never", "-v"); got != "" {
+		t.Errorf("worktree prune --expire never printed %q", got)
+	}
+	if r := w.run("worktree", "prune", "-C", "app", "--expire", "some day"); r.code != control.ExitUsage {
+		t.Errorf("worktree prune with an invalid time: got %+v", r)
+	}
+	if got := w.ok("worktree", "prune", "-C", "app", "-v"); got != want {
+		t.Errorf("worktree prune -v printed %q", got)
+	}
+	if got := w.ok("worktree", "prune", "-C", "app", "--json"); got != `{"pruned":[]}`+"\n" {
+		t.Errorf("worktree prune after another printed %q", got)
+	}
+}

@@ -28,16 +28,17 @@ with files, index, branches, stashes and checkpoints of its own. It is there at 
 repository, and what is done in it changes no other tree.
 
 Because each tree has branches of its own, commits made in one are not in the others. artifactfs session merge SESSION
-merges the work of another tree.
+merges the work of another tree. Worktrees that git worktree add has made in a mount are listed, too.
 
 There is no lock, move or repair: artifactfs session set --hold protects the session of a tree from removal, and a
 session can be unmounted and resumed at another directory.`,
 		Example: `  artifactfs worktree add ../fix
-  artifactfs worktree add -b fix-login ../fix origin/main`,
+  artifactfs worktree add -b fix-login ../fix origin/main
+  artifactfs worktree list`,
 		Args: unknownWord,
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(addCommand(a))
+	cmd.AddCommand(addCommand(a), listCommand(a), pruneCommand(a))
 	return cmd
 }
 

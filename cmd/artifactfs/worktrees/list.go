@@ -1,0 +1,259 @@
+package worktrees
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+)
+
+// tree is a working tree of a family.
+type tree struct {
+	Path     string `json:"path"`
+	Head     string `json:"head"`     // id of the commit of HEAD; "": unknown
+	Branch   string `json:"branch"`   // full name of the branch of HEAD; "": HEAD is detached
+	Detached bool   `json:"detached"` // whether HEAD is detached
+	// "mount" (the tree from which the others were forked), "fork", or "linked" (made by git worktree add in a mount)
+	Kind     string `json:"kind"`
+	Session  string `json:"session"`            // session of the tree, or of the mount that has the linked worktree
+	Parent   string `json:"parent,omitempty"`   // session from which the session was forked
+	Mounted  bool   `json:"mounted"`            // whether the files are there
+	Changed  int64  `json:"changed"`            // number of paths in the session that differ from its start; -1: unknown
+	Locked   string `json:"locked,omitempty"`   // "locked", with the reason if there is one; only of linked worktrees
+	Prunable string `json:"prunable,omitempty"` // why worktree prune removes the tree
+}
+
+// listCommand returns the command "worktree list".
+func listCommand(a *cli.App) *cobra.Command {
+	var of string
+	var porcelain, zero bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the working trees of a family",
+		Long: `List prints the tree from which the others were forked, then the forks and their forks, and after each tree the
+worktrees that git worktree add has made in it. A line has the path, the commit of HEAD and the branch, as in git
+worktree list. A tree is prunable if its daemon has died and left a dead mount.
+
+-v and --json also list forks that are not mounted, and add the session and the number of its changed paths.`,
+		Example: `  artifactfs worktree list
+  artifactfs worktree list --porcelain
+  artifactfs worktree list --json | jq -r '.worktrees[].path'`,
+		Args: cli.Arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case zero && !porcelain:
+				return cli.Usage(cmd, errors.New("-z requires --porcelain"))
+			case porcelain && (a.Verbose || a.JSON):
+				return cli.Usage(cmd, errors.New("--porcelain excludes --verbose and --json"))
+			}
+			trees, err := treesOf(cmd.Context(), a, of, a.JSON || a.Verbose)
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, map[string]any{"worktrees": trees})
+			}
+			return printTrees(a.Stdout, trees, porcelain, zero, a.Verbose)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&porcelain, "porcelain", false, "print the format for scripts of git worktree list --porcelain")
+	f.BoolVarP(&zero, "null", "z", false, "end lines with NUL; requires --porcelain")
+	ofFlag(a, cmd, &of)
+	return cmd
+}
+
+// treesOf returns the trees of the family of a session. The parameter of is the value of -C. If counted is set, the
+// trees have the numbers of changed paths.
+func treesOf(ctx context.Context, a *cli.App, of string, counted bool) ([]tree, error) {
+	w, err := sessions.SessionOf(ctx, a, "list worktrees", of)
+	if err != nil {
+		return nil, err
+	}
+	if w.Session() == "" {
+		m, err := w.Mounted("list worktrees")
+		if err != nil {
+			return nil, err
+		}
+		return member{control.SessionInfo{Dir: m.Dir}, &m}.trees(ctx, "mount"), nil
+	}
+	members, err := family(ctx, a, w.Session(), counted)
+	if err != nil {
+		return nil, err
+	}
+	found := make([][]tree, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		wg.Go(func() { found[i] = m.trees(ctx, map[bool]string{true: "mount", false: "fork"}[i == 0]) })
+	}
+	wg.Wait()
+	all := []tree{}
+	for _, trees := range found {
+		all = append(all, trees...)
+	}
+	return all, nil
+}
+
+// trees returns the tree of the session, of the given kind, and the linked worktrees of its mount.
+func (m member) trees(ctx context.Context, kind string) []tree {
+	t := tree{Path: m.Dir, Kind: kind, Session: m.Name, Parent: parentOf(m.SessionInfo), Mounted: m.mount != nil,
+		Changed: -1}
+	if m.mount == nil {
+		if t.Head = m.Base; m.Last != nil {
+			t.Head = cmp.Or(m.Last.Head, t.Head)
+			t.Detached = m.Last.Branch == ""
+			if !t.Detached {
+				t.Branch = "refs/heads/" + m.Last.Branch
+			}
+		}
+		table, _ := mountinfo.Self()
+		if cli.HasMount(table, m.Dir) && mountpoint.IsDead(m.Dir) {
+			t.Prunable = "the daemon of the mount has died"
+		}
+		return []tree{t}
+	}
+	t.Changed = m.mount.Overlay.Changed
+	text, answered := cli.Look(func() string {
+		out, err := git(ctx, m.Dir, "worktree", "list", "--porcelain", "-z")
+		if err != nil {
+			return ""
+		}
+		return out
+	})
+	listed := parseTrees(text)
+	if !answered || len(listed) == 0 { // git does not work in the mount yet
+		if _, err := hex.DecodeString(m.mount.Head); err == nil && len(m.mount.Head) >= 40 {
+			t.Head, t.Detached = m.mount.Head, true
+		} else if m.mount.Head != "" {
+			t.Branch = "refs/heads/" + m.mount.Head
+		}
+		return []tree{t}
+	}
+	// The path of the first is the git directory, which is not in the mount.
+	t.Head, t.Branch, t.Detached = listed[0].Head, listed[0].Branch, listed[0].Detached
+	all := []tree{t}
+	for _, l := range listed[1:] {
+		l.Kind, l.Session, l.Mounted, l.Changed = "linked", m.Name, true, -1
+		all = append(all, l)
+	}
+	return all
+}
+
+// parseTrees parses the output of git worktree list --porcelain -z.
+func parseTrees(text string) (all []tree) {
+	for record := range strings.SplitSeq(text, "\x00\x00") {
+		t := tree{}
+		for line := range strings.SplitSeq(record, "\x00") {
+			key, value, _ := strings.Cut(line, " ")
+			switch key {
+			case "worktree":
+				t.Path = value
+			case "HEAD":
+				t.Head = value
+			case "branch":
+				t.Branch = value
+			case "detached":
+				t.Detached = true
+			case "locked":
+				t.Locked = strings.TrimSpace("locked " + value)
+			case "prunable":
+				t.Prunable = value
+			}
+		}
+		if t.Path != "" {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// printTrees prints the trees as git worktree list does. Forks that are not mounted are printed only if verbose is set,
+// or if they can be pruned.
+func printTrees(out io.Writer, trees []tree, porcelain, zero, verbose bool) error {
+	var shown []tree
+	width := 0
+	for i, t := range trees {
+		if t.Mounted || i == 0 || t.Prunable != "" || verbose {
+			shown, width = append(shown, t), max(width, len(cli.OneLine(t.Path)))
+		}
+	}
+	var b strings.Builder
+	for _, t := range shown {
+		if porcelain {
+			t.porcelain(&b)
+		} else {
+			t.line(&b, width, verbose)
+		}
+	}
+	text := b.String()
+	if zero {
+		text = strings.ReplaceAll(text, "\n", "\x00")
+	}
+	_, err := io.WriteString(out, text)
+	return cli.Printed(err)
+}
+
+// porcelain writes a tree in the format for scripts.
+func (t tree) porcelain(b *strings.Builder) {
+	fmt.Fprintf(b, "worktree %s\n", t.Path)
+	if t.Head != "" {
+		fmt.Fprintf(b, "HEAD %s\n", t.Head)
+	}
+	switch {
+	case t.Branch != "":
+		fmt.Fprintf(b, "branch %s\n", t.Branch)
+	case t.Detached:
+		b.WriteString("detached\n")
+	}
+	if t.Locked != "" {
+		fmt.Fprintln(b, t.Locked)
+	}
+	if t.Prunable != "" {
+		fmt.Fprintf(b, "prunable %s\n", t.Prunable)
+	}
+	b.WriteString("\n")
+}
+
+// line writes a tree on a line. width is the width of the column with the paths.
+func (t tree) line(b *strings.Builder, width int, verbose bool) {
+	fmt.Fprintf(b, "%-*s  ", width, cli.OneLine(t.Path))
+	switch {
+	case t.Branch != "":
+		fmt.Fprintf(b, "%.10s [%s]", cmp.Or(t.Head, "?"), cli.OneLine(strings.TrimPrefix(t.Branch, "refs/heads/")))
+	case t.Detached:
+		fmt.Fprintf(b, "%.10s (detached HEAD)", t.Head)
+	default:
+		b.WriteString("(error)")
+	}
+	if t.Locked != "" {
+		b.WriteString(" locked")
+	}
+	if t.Prunable != "" {
+		b.WriteString(" prunable")
+	}
+	if verbose {
+		switch {
+		case t.Kind == "linked":
+			b.WriteString("  linked worktree of session " + t.Session)
+		case !t.Mounted:
+			b.WriteString("  session " + t.Session + ", not mounted")
+		default:
+			fmt.Fprintf(b, "  session %s, %s", t.Session, cli.Plural(t.Changed, "changed path"))
+		}
+	}
+	b.WriteByte('\n')
+}
