@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,7 +152,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 				cli.OneLine(reply.NotRemoved), m.Session.Name)
 		}
 		if !a.Quiet {
-			printTrashed(a, m.MountStatus, reply.UnmountReply)
+			cli.PrintTrashed(a, m.MountStatus, reply.UnmountReply)
 		}
 		if reply.Session != "" {
 			cli.ReportChanges(a, m.MountStatus, reply.Kept)
@@ -296,28 +295,6 @@ func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.
 		cli.PrintStays(a, reply)
 	}
 	return reply.Until, err
-}
-
-// printTrashed prints the command that restores a discarded session and mounts it where it was. A submodule has a
-// session of its own, and is mounted with the mount around it.
-func printTrashed(a *cli.App, m control.MountStatus, r control.UnmountReply) {
-	var commands []string
-	var until time.Time
-	for _, one := range append([]control.UnmountReply{r}, r.Submodules...) {
-		if one.Trashed != "" {
-			commands, until = append(commands, "artifactfs session undelete "+one.Trashed), one.Until
-		}
-	}
-	if len(commands) == 0 {
-		return
-	}
-	if len(r.Submodules) == 0 {
-		commands[0] += " --mount " + cli.ShellWord(r.Dir)
-	} else {
-		commands = append(commands, cli.ResumeCommand(m)+" --recurse-submodules")
-	}
-	fmt.Fprintf(a.Stderr, "artifactfs: %s restores it until %s\n", strings.Join(commands, " && "),
-		until.Local().Format(time.DateTime))
 }
 
 // unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -268,6 +269,68 @@ func TestWorktreeList(t *testing.T) {
 		if r := w.run(append([]string{"worktree", "list", "-C", "app"}, strings.Fields(args)...)...); r.code != control.ExitUsage {
 			t.Errorf("worktree list %s: got %+v", args, r)
 		}
+	}
+}
+
+func TestWorktreeRemove(t *testing.T) {
+	w := newTreeWorld(t)
+	w.mounted("fork", "work", "fix")
+	until := time.Now().Add(time.Hour)
+	w.daemon.set(func() {
+		w.daemon.kept = map[string]control.UnmountReply{w.dir + "/fork": {Dir: w.dir + "/fork", Trashed: "fork", Until: until}}
+	})
+	refused := func(path, cause, hint string) {
+		t.Helper()
+		r := w.run("worktree", "remove", path)
+		if r.code == 0 || !strings.Contains(r.stderr, cause) || !strings.Contains(r.stderr, hint) || r.stdout != "" {
+			t.Errorf("worktree remove %s: got %+v, want %s", path, r, cause)
+		}
+	}
+	refused("app", "'app' is a main working tree", "artifactfs unmount "+w.dir+"/app")
+	refused("nowhere", "'nowhere' is not a working tree", "worktree list")
+	refused("app/sub", "'app/sub' is not a working tree", "worktree list")
+	file := filepath.Join(w.dir, "fork", "new")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused("fork", "'fork' contains modified or untracked files", "--force")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	w.git("fork", "commit", "-q", "--allow-empty", "-m", "mine")
+	refused("fork", "'fork' contains commits that neither a remote nor "+w.dir+"/app has: 1", "session merge fork")
+	if n := len(get(w.daemon, &w.daemon.mounts)); n != 2 {
+		t.Fatalf("mounts after refused removals: got %d, want 2", n)
+	}
+	r := w.run("worktree", "remove", "--force", "fork")
+	if r.code != 0 || r.stdout != "removed "+w.dir+"/fork\n" ||
+		!strings.HasPrefix(r.stderr, "artifactfs: artifactfs session undelete fork --mount "+w.dir+"/fork restores it until ") {
+		t.Errorf("worktree remove --force: got %+v", r)
+	}
+
+	// A fork without commits of its own, and one that is not mounted.
+	w.mounted("clean", "work", "clean")
+	if got := w.ok("worktree", "remove", "clean"); got != "removed "+w.dir+"/clean\n" {
+		t.Errorf("worktree remove of a tree without work printed %q", got)
+	}
+	a := w.afs
+	a.keep(t, "away", w.dir+"/away", 1)
+	w.sessions.set(func() { w.sessions.list = append(w.sessions.list, sessionInfo("away", "work 01ABC", w.dir+"/away")) })
+	refused("away", "session away is not mounted", "--force")
+	var done struct{ Path, Session, Restore string }
+	if err := json.Unmarshal([]byte(w.run("worktree", "remove", "-f", "away", "--json").stdout), &done); err != nil ||
+		done.Path != w.dir+"/away" || done.Restore != "artifactfs session undelete work --mount "+w.dir+"/away" {
+		t.Errorf("worktree remove of a tree that is not mounted: got %+v, %v", done, err)
+	}
+
+	// A worktree of git is removed after a checkpoint.
+	w.git("app", "worktree", "add", "-q", "../linked")
+	w.sessions.set(func() { w.sessions.checkpoint.ID = checkpointA })
+	if r := w.run("worktree", "remove", "linked"); r.code != 0 || r.stdout != "removed "+w.dir+"/linked\n" {
+		t.Errorf("worktree remove of a worktree of git: got %+v", r)
+	}
+	if _, err := os.Stat(filepath.Join(w.dir, "linked")); err == nil {
+		t.Error("the worktree of git was not removed")
 	}
 }
 

@@ -28,17 +28,18 @@ with files, index, branches, stashes and checkpoints of its own. It is there at 
 repository, and what is done in it changes no other tree.
 
 Because each tree has branches of its own, commits made in one are not in the others. artifactfs session merge SESSION
-merges the work of another tree. Worktrees that git worktree add has made in a mount are listed, too.
+merges the work of another tree. Worktrees that git worktree add has made in a mount are listed and removed, too.
 
 There is no lock, move or repair: artifactfs session set --hold protects the session of a tree from removal, and a
 session can be unmounted and resumed at another directory.`,
 		Example: `  artifactfs worktree add ../fix
   artifactfs worktree add -b fix-login ../fix origin/main
-  artifactfs worktree list`,
+  artifactfs worktree list
+  artifactfs worktree remove ../fix`,
 		Args: unknownWord,
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(addCommand(a), listCommand(a), pruneCommand(a))
+	cmd.AddCommand(addCommand(a), listCommand(a), removeCommand(a), pruneCommand(a))
 	return cmd
 }
 
@@ -70,9 +71,11 @@ func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 }
 
 // git runs git in a directory and returns its output without the last newline. git finds the repository as it would
-// for the user in this directory.
+// for the user in this directory. It does not lock the index of the user's tree only to read it.
 func git(ctx context.Context, dir string, args ...string) (string, error) {
-	out, err := gitcmd.Output(gitcmd.New(ctx, append([]string{"-C", dir}, args...)...))
+	cmd := gitcmd.New(ctx, append([]string{"-C", dir}, args...)...)
+	cmd.Env = append(cmd.Env, gitcmd.NoLocks)
+	out, err := gitcmd.Output(cmd)
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 

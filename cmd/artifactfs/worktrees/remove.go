@@ -1,0 +1,228 @@
+package worktrees
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
+)
+
+// removeCommand returns the command "worktree remove".
+func removeCommand(a *cli.App) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove PATH",
+		Short: "Remove a working tree, and keep its session in the trash",
+		Long: `Remove unmounts the fork at PATH, removes the directory, and moves the session to the trash. It makes a last checkpoint
+before, and prints the one command that brings everything back for 7 days: files, index, branches, stashes, commits and
+the transcript.
+
+As git worktree remove, it refuses a tree with modified or untracked files, unless --force is given. It also refuses a
+tree with commits that neither its parent nor a remote has: the branches of a fork are its own, and are removed with it.
+artifactfs session merge takes its work over into another tree.
+
+The tree from which all others were forked is never removed. A worktree that git worktree add has made in a mount is
+removed by git, after a checkpoint.`,
+		Example: `  artifactfs worktree remove ../fix
+  artifactfs worktree remove --force ../fix`,
+		Args: cli.Arguments(1, 1, "PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return remove(cmd.Context(), a, args[0], force)
+		},
+		ValidArgsFunction: a.CompleteMounts(1),
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove a tree with changes or with commits of its own, too")
+	return cmd
+}
+
+// removed is the output of "worktree remove --json".
+type removed struct {
+	Path    string    `json:"path"`
+	Session string    `json:"session,omitempty"` // session in the trash; missing: nothing was done in the tree
+	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session can be restored
+	Restore string    `json:"restore,omitempty"` // command that restores the session and mounts it at Path
+	Kept    string    `json:"kept_by,omitempty"` // session with the last state of a linked worktree
+}
+
+// refusal returns the error of a tree that is not removed.
+func refusal(path, hint, format string, args ...any) error {
+	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "remove worktree", Object: path,
+		Cause: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// remove removes the tree at path and prints how it can be brought back.
+func remove(ctx context.Context, a *cli.App, path string, force bool) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "remove worktree", path)
+	if err != nil || !slices.Contains(cli.Spellings(path), m.Dir) {
+		if s, ok := cli.FindUnmounted(all, path); ok {
+			return removeUnmounted(ctx, a, s, path, force)
+		}
+		return removeLinked(ctx, a, path, m, force)
+	}
+	members, err := family(ctx, a, m.Session.Name, false)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(members, func(o member) bool { return o.Name == m.Session.Name })
+	if m.Session.Name == "" || m.ReadOnly || at < 0 || parentOf(members[at].SessionInfo) == "" {
+		return refusal(path, "run artifactfs unmount "+cli.ShellWord(m.Dir)+" to unmount it", "'%s' is a main working tree",
+			path)
+	}
+	if !force {
+		if err := checkUnused(ctx, path, m, members, parentOf(members[at].SessionInfo)); err != nil {
+			return err
+		}
+	}
+	reply, err := m.Client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: true, Trash: true, Timeout: -1})
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	_ = os.Remove(m.Dir) // the daemon removes only directories that it has made; a directory with files stays
+	if reply.NotRemoved != "" {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
+			cli.OneLine(reply.NotRemoved), m.Session.Name)
+	}
+	if a.JSON {
+		command, until := cli.RestoreCommand(m.MountStatus, reply)
+		return cli.PrintJSON(a.Stdout, removed{Path: m.Dir, Session: reply.Trashed, Until: until, Restore: command})
+	}
+	if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", m.Dir); err != nil {
+		return cli.Printed(err)
+	}
+	cli.PrintTrashed(a, m.MountStatus, reply)
+	return nil
+}
+
+// checkUnused returns an error if the tree has changes, or commits that are neither on a remote nor in the tree of its
+// parent.
+func checkUnused(ctx context.Context, path string, m cli.Served, members []member, parent string) error {
+	const hint = "add --force to remove it nevertheless; its session stays in the trash for 7 days"
+	changes, err := git(ctx, m.Dir, "status", "--porcelain", "--ignore-submodules=none")
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	if changes != "" {
+		return refusal(path, hint, "'%s' contains modified or untracked files", path)
+	}
+	var revisions []string
+	if head, ok := resolve(ctx, m.Dir, "HEAD"); ok { // HEAD of an unborn branch has no commit
+		revisions = append(revisions, head)
+	}
+	lack := "no remote has"
+	for _, o := range members {
+		if o.Name != parent || o.mount == nil {
+			continue
+		}
+		ids, err := git(ctx, o.Dir, "for-each-ref", "--format=^%(objectname)", "refs/heads", "refs/remotes")
+		if head, ok := resolve(ctx, o.Dir, "HEAD"); err == nil && ok {
+			revisions = append(append(revisions, strings.Fields(ids)...), "^"+head)
+			lack = "neither a remote nor " + o.Dir + " has"
+		}
+	}
+	// Commits of the parent that this tree does not have are ignored, and not fetched.
+	cmd := gitcmd.New(ctx, "-C", m.Dir, "rev-list", "--count", "--ignore-missing", "--branches", "--stdin", "--not",
+		"--remotes")
+	cmd.Stdin = strings.NewReader(strings.Join(append(revisions, ""), "\n"))
+	cmd.Env = append(cmd.Env, gitcmd.NoFetch)
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	if count := strings.TrimSpace(string(out)); count != "0" {
+		return refusal(path, "run artifactfs session merge "+m.Session.Name+" in another tree to take them over, or "+hint,
+			"'%s' contains commits that %s: %s", path, lack, count)
+	}
+	return nil
+}
+
+// removeUnmounted moves the session of a fork that is not mounted to the trash.
+func removeUnmounted(ctx context.Context, a *cli.App, s cli.Served, path string, force bool) error {
+	members, err := family(ctx, a, s.Session.Name, false)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(members, func(o member) bool { return o.Name == s.Session.Name })
+	if at < 0 || parentOf(members[at].SessionInfo) == "" {
+		return refusal(path, "run artifactfs session delete "+s.Session.Name+" to delete the session",
+			"'%s' is a main working tree", path)
+	}
+	if !force {
+		return refusal(path, "run "+cli.ResumeCommand(s.MountStatus)+" to see its changes, or add --force to remove it",
+			"session %s is not mounted", s.Session.Name)
+	}
+	client, err := a.EnsureDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := client.SessionDelete(ctx, control.SessionDeleteRequest{Of: s.Session.Name})
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	cli.PrintStays(a, reply)
+	if _, err := mountpoint.RemoveDead(ctx, s.Dir); err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	_ = os.Remove(s.Dir) // a directory with files stays
+	trashed := control.UnmountReply{Dir: s.Dir, Trashed: reply.Session, Until: reply.Until}
+	if a.JSON {
+		command, until := cli.RestoreCommand(s.MountStatus, trashed)
+		return cli.PrintJSON(a.Stdout, removed{Path: s.Dir, Session: reply.Session, Until: until, Restore: command})
+	}
+	if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", s.Dir); err != nil {
+		return cli.Printed(err)
+	}
+	cli.PrintTrashed(a, s.MountStatus, trashed)
+	return nil
+}
+
+// removeLinked removes a worktree that git worktree add has made. If it is in the mount m, a checkpoint is made before.
+func removeLinked(ctx context.Context, a *cli.App, path string, m cli.Served, force bool) error {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	top, err := git(ctx, abs, "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-dir", "--git-common-dir")
+	lines := strings.Split(top, "\n")
+	if err != nil || len(lines) != 3 || !slices.Contains(cli.Spellings(path), lines[0]) || lines[1] == lines[2] {
+		return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: "remove worktree",
+			Object: path, Cause: fmt.Sprintf("'%s' is not a working tree", path),
+			Hint: "run artifactfs worktree list to see the trees"}
+	}
+	done := removed{Path: lines[0]}
+	if m.Mounted() && m.Session.Name != "" && !m.ReadOnly {
+		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir,
+			Message: "before the removal of the worktree " + filepath.Base(lines[0])}, nil)
+		if err != nil {
+			return cli.Failure("remove worktree", path, err)
+		}
+		done.Kept = reply.ID
+	}
+	args := []string{"worktree", "remove"}
+	if force {
+		args = append(args, "--force")
+	}
+	// The directory of the worktree is removed, so git runs in that of the repository.
+	cmd := gitcmd.New(ctx, append(append([]string{"--git-dir=" + lines[2]}, args...), lines[0])...)
+	if err := gitcmd.Run(cmd); err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, done)
+	}
+	if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", done.Path); err != nil || done.Kept == "" || a.Quiet {
+		return cli.Printed(err)
+	}
+	fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s of session %s has what was in it\n", done.Kept, m.Session.Name)
+	return nil
+}

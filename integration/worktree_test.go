@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+)
+
+// at runs the binary in a directory.
+func (w *world) at(dir string, args ...string) result {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	cmd := w.command(ctx, args...)
+	var stdout, stderr strings.Builder
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.Fatalf("artifactfs %q: %v", args, err)
+	}
+	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// A tree of worktree add has everything of its parent and a branch of its own; it is listed as git lists worktrees, and
+// what is removed comes back by the printed command. The worker is killed between the steps.
+func TestWorktree(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(3, 3))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	c := w.sessionRemote("http", nil)
+	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--checkpoint", "interval=1h")...)
+	kill := func() { w.check(syscall.Kill(w.serving(), syscall.SIGKILL)) }
+	first := w.at(m.Dir, "worktree", "add", "../plain") // of a session without changes and checkpoints
+	w.sh(m.Dir, "echo one >one && git add one && git commit -qm one && echo more >>one && git add one && echo new >new && git stash list")
+	main := strings.TrimSpace(w.git(m.Dir, "branch", "--show-current"))
+
+	added := w.at(m.path("d0000"), "worktree", "add", "../../fix")
+	dir := filepath.Join(w.root, "fix")
+	if first.code != 0 || added.code != 0 || !strings.Contains(added.stdout, " at "+dir+" (fix, ") ||
+		!strings.Contains(added.stderr, "the new tree has 2 uncommitted paths of "+m.Dir) {
+		t.Fatalf("worktree add: got %s%s", first, added)
+	}
+	kill()
+	fix := mounted{control.MountReply{Dir: dir}, w}
+	was := w.look(m.Dir)
+	is := w.look(dir)
+	if remote := fix.status().Session.SessionRemote; remote != m.status().Session.SessionRemote {
+		t.Errorf("session remote of the new tree: got %s, want that of its parent", remote)
+	}
+	if got := strings.TrimSpace(w.git(dir, "branch", "--show-current")); got != "fix" {
+		t.Errorf("branch of the new tree: got %s, want fix", got)
+	}
+	w.git(dir, "symbolic-ref", "HEAD", "refs/heads/"+main)
+	w.git(dir, "branch", "-D", "fix")
+	w.same("new tree", was, w.look(dir))
+	w.git(dir, "switch", "-q", "-c", "fix")
+	w.same("new tree on its branch again", is, w.look(dir))
+
+	w.sh(dir, "git commit -qm two && echo three >three && git add three && echo four >four && rm new")
+	w.git(dir, "worktree", "add", "-q", "../linked")
+	if got := w.git(m.Dir, "for-each-ref", "refs/heads/fix", "refs/heads/linked"); got != "" {
+		t.Errorf("branches of the parent: got %s, want none of the fork", got)
+	}
+	// The list has the form of that of git, also of a worktree that git has made.
+	listed := w.at(dir, "worktree", "list", "--porcelain").stdout
+	head := strings.TrimSpace(w.git(m.Dir, "rev-parse", "HEAD"))
+	own := strings.TrimSpace(w.git(dir, "rev-parse", "HEAD"))
+	_, linked, _ := strings.Cut(w.git(dir, "worktree", "list", "--porcelain"), "\n\n")
+	plain := strings.TrimSpace(w.git(filepath.Join(w.root, "plain"), "rev-parse", "HEAD"))
+	want := "worktree " + m.Dir + "\nHEAD " + head + "\nbranch refs/heads/" + main + "\n\n" +
+		"worktree " + dir + "\nHEAD " + own + "\nbranch refs/heads/fix\n\n" + strings.TrimRight(linked, "\n") + "\n\n" +
+		"worktree " + filepath.Join(w.root, "plain") + "\nHEAD " + plain + "\nbranch refs/heads/plain\n\n"
+	if listed != want {
+		t.Errorf("worktree list --porcelain printed\n%swant\n%s", listed, want)
+	}
+	w.ok("worktree", "remove", filepath.Join(w.root, "linked"))
+
+	kill()
+	before := w.look(dir)
+	for _, work := range []string{"modified or untracked files", "commits that"} {
+		if r := w.afs("worktree", "remove", dir); r.code != 1 || !strings.Contains(r.stderr, "contains "+work) {
+			t.Errorf("worktree remove of a tree with work: got %s, want a refusal because of %s", r, work)
+		}
+		if work == "commits that" {
+			break
+		}
+		w.sh(dir, "git stash -qu")
+	}
+	w.sh(dir, "git stash pop -q --index")
+	w.same("tree after refused removals", before, w.look(dir))
+	if r := w.afs("worktree", "remove", m.Dir, "--force"); r.code != 1 || !strings.Contains(r.stderr, "main working tree") {
+		t.Errorf("worktree remove of the first tree: got %s", r)
+	}
+	for range 2 {
+		gone := w.afs("worktree", "remove", "--force", dir)
+		back := restoring(gone.stderr)
+		if gone.code != 0 || back == "" || exists(dir) {
+			t.Fatalf("worktree remove --force: got %s, want the command that brings the tree back", gone)
+		}
+		kill()
+		fix = w.mountAgain(back, dir)
+		w.same("tree that was brought back", before, w.look(dir))
+	}
+	if r := w.afs("worktree", "remove", filepath.Join(w.root, "plain")); r.code != 0 ||
+		exists(filepath.Join(w.root, "plain")) {
+		t.Errorf("worktree remove of a tree without work: got %s", r)
+	}
+	w.unmount(fix)
+	w.sound(c.Path)
+}
+
+// Trees of commits, and many at once. After the end of all processes of the daemon, the dead mounts are pruned and no
+// session is lost.
+func TestWorktreesOfCommits(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(2, 2))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(url, "--wait", "git", "--session", "work")
+	w.sh(m.Dir, "git switch -qc topic && echo one >one && git add one && git commit -qm one && git switch -q - && echo new >new")
+	old := strings.TrimSpace(w.git(m.Dir, "rev-parse", "HEAD"))
+	topic := strings.TrimSpace(w.git(m.Dir, "rev-parse", "topic"))
+	var wait sync.WaitGroup
+	trees := map[string][]string{"a": {"-b", "a"}, "topic": nil, "loose": {"--detach"}, "b": {"--clean"}}
+	for name, flags := range trees {
+		wait.Go(func() {
+			args := append([]string{"worktree", "add", "-C", "work", name}, flags...)
+			if name == "a" || name == "loose" {
+				args = append(args, "topic")
+			}
+			if r := w.afs(args...); r.code != 0 {
+				t.Errorf("%s", r)
+			}
+		})
+	}
+	wait.Wait()
+	for name, want := range map[string]string{"a": "a " + topic, "topic": "topic " + topic, "loose": " " + topic, "b": "b " + old} {
+		dir := filepath.Join(w.root, name)
+		got := strings.TrimSpace(w.sh(dir, `echo "$(git branch --show-current) $(git rev-parse HEAD)" && git status --porcelain`))
+		if got != strings.TrimSpace(want) || exists(filepath.Join(dir, "new")) || exists(filepath.Join(dir, "one")) != (name != "b") {
+			t.Errorf("tree %s: got %q, want %q and the files of this commit", name, got, want)
+		}
+		w.sh(dir, "echo mine >mine")
+	}
+	if r := w.afs("worktree", "add", "-C", "work", "again", "topic"); r.code != 1 ||
+		!strings.Contains(r.stderr, "'topic' is already used by worktree at '"+filepath.Join(w.root, "topic")+"'") {
+		t.Errorf("worktree add of a branch that is checked out: got %s", r)
+	}
+	w.ok("checkpoint", filepath.Join(w.root, "a"))
+	var all control.SessionsReply
+	w.json(&all, "session", "list")
+	for _, s := range all.Sessions {
+		if want := filepath.Join(w.state, "mounts", s.Name, "session.git"); s.SessionRemote != want {
+			t.Errorf("session remote of %s: got %s, want its own, %s", s.Name, s.SessionRemote, want)
+		}
+	}
+	w.killDaemon()
+	listed := w.ok("worktree", "prune", "-C", "work", "-v")
+	for name := range trees {
+		dir := filepath.Join(w.root, name)
+		if !strings.Contains(listed, "Removing "+dir+": the daemon of the mount has died\n") || exists(dir) {
+			t.Errorf("worktree prune left %s, and printed\n%s", dir, listed)
+		}
+	}
+	dir := filepath.Join(w.root, "a")
+	for _, s := range all.Sessions {
+		if s.Dir == dir {
+			w.ok("session", "resume", s.Name, "--wait", "git")
+		}
+	}
+	w.wantFile(filepath.Join(dir, "mine"), "mine\n")
+	if got := strings.TrimSpace(w.git(dir, "branch", "--show-current")); got != "a" {
+		t.Errorf("branch of a tree that was resumed: got %s, want a", got)
+	}
+	w.unmount(mounted{control.MountReply{Dir: dir}, w})
+}
