@@ -2,12 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -219,6 +223,98 @@ func TestWorktreeAddCopiesHooks(t *testing.T) {
 	hooks, err := os.ReadFile(filepath.Join(w.dir, "try", ".claude", "settings.local.json"))
 	if err != nil || !strings.Contains(string(hooks), "session hook claude") || w.git("try", "status", "--porcelain") != "" {
 		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
+	}
+}
+
+// TestWorktreeInclude checks which ignored files are copied to a new tree, and that their times and modes are kept.
+func TestWorktreeInclude(t *testing.T) {
+	w := newTreeWorld(t)
+	app, try := filepath.Join(w.dir, "app"), filepath.Join(w.dir, "try")
+	at := time.Date(2024, 5, 6, 7, 8, 9, 1000, time.UTC)
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o750), os.WriteFile(name, []byte(text), 0o640),
+			os.Chtimes(name, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ignored := ".env\nsecrets/\nbuild/\nlocal\n*.link\nfifo\ntracked\nnested/\n"
+	write(app+"/.worktreeinclude", "# comment\n.env\nsecrets/*\n!secrets/not\n/local\n*.link\nfifo\ntracked\nnotes\nnested/\n")
+	write(app+"/tracked", "committed\n")
+	w.git("app", "add", "-f", ".worktreeinclude", "tracked")
+	w.git("app", "commit", "-q", "-m", "three")
+	write(app+"/.gitignore", ignored)
+	w.git("app", "add", ".gitignore")
+	w.git("app", "commit", "-q", "-m", "four")
+	for _, name := range []string{".env", "sub/.env", "secrets/a/b", "secrets/not", "build/x", "local", "sub/local", "notes"} {
+		write(filepath.Join(app, name), name+"\n")
+	}
+	write(app+"/tracked", "changed\n")
+	w.git(".", "init", "-q", "app/nested")
+	for link, target := range map[string]string{"in.link": "sub/../.env", "out.link": "../state", "abs.link": app} {
+		if err := os.Symlink(target, filepath.Join(app, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(app+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.git(".", "clone", "-q", "app", "try")
+	write(try+"/local", "here already\n")
+	r := w.run("worktree", "add", "-C", "app", "try", "--json")
+	var reply struct {
+		Included struct {
+			Files, Bytes, Others int64
+			LeftOut              []struct{ Path, Why string } `json:"left_out"`
+		}
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &reply); r.code != 0 || r.stderr != "" || err != nil {
+		t.Fatalf("worktree add: got %+v, %v", r, err)
+	}
+	left := map[string]string{}
+	for _, l := range reply.Included.LeftOut {
+		left[l.Path] = l.Why
+	}
+	if want := map[string]string{"local": "exists", "out.link": "link", "abs.link": "link", "nested/": "repository"}; !maps.Equal(
+		left, want) || reply.Included.Files != 4 || reply.Included.Bytes != 26 {
+		t.Errorf("included files: got %+v, want %v to be left out", reply.Included, want)
+	}
+	for name, want := range map[string]string{".env": ".env\n", "sub/.env": "sub/.env\n", "secrets/a/b": "secrets/a/b\n",
+		"local": "here already\n", "tracked": "committed\n", "in.link": ".env\n"} {
+		if got, err := os.ReadFile(filepath.Join(try, name)); err != nil || string(got) != want {
+			t.Errorf("file %s of the new tree: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"build", "sub/local", "notes", "secrets/not", "out.link", "abs.link", "fifo", "nested"} {
+		if _, err := os.Lstat(filepath.Join(try, name)); err == nil {
+			t.Errorf("%s is in the new tree", name)
+		}
+	}
+	if info, err := os.Stat(try + "/secrets/a/b"); err != nil || info.Mode() != 0o640 || !info.ModTime().Equal(at) {
+		t.Errorf("copied file: got mode %v and time %v", info.Mode(), info.ModTime())
+	}
+	if info, err := os.Stat(try + "/secrets"); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("copied directory: got mode %v", info.Mode())
+	}
+	if status := w.git("try", "status", "--porcelain"); status != "" {
+		t.Errorf("git status in the new tree: got %q, want that git ignores what was copied", status)
+	}
+
+	// In the tree of an earlier commit git does not ignore them, and a directory is a link out of the tree.
+	again := filepath.Join(w.dir, "again")
+	w.git(".", "clone", "-q", "app", "again")
+	r = w.run("worktree", "add", "-C", "app", "again", "HEAD~1")
+	if _, err := os.Lstat(again + "/.env"); err == nil || r.code != 0 || r.stderr != "" {
+		t.Errorf("worktree add of a commit that does not ignore the files: got %+v", r)
+	}
+	w.git("again", "checkout", "-q", "--detach", "origin/main")
+	if err := errors.Join(os.RemoveAll(try), os.Rename(again, try), os.Symlink(w.state, try+"/secrets")); err != nil {
+		t.Fatal(err)
+	}
+	r = w.run("worktree", "add", "-C", "app", "try")
+	if _, err := os.Lstat(w.state + "/a"); err == nil || r.code != 0 ||
+		!strings.Contains(r.stderr, "not all files that .worktreeinclude names are in the new tree: git check-ignore: ") {
+		t.Errorf("worktree add into a tree with a link out of it: got %+v", r)
 	}
 }
 

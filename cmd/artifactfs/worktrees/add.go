@@ -45,7 +45,9 @@ those of the commit: nothing uncommitted is taken along. If no branch COMMIT exi
 tracks it is created. - is the branch that was checked out before the present one.
 
 A branch that another tree of the family has checked out is refused, unless --force is given. Ignored files, such as
-dependencies, are not in the new tree. The hooks of coding agents (artifactfs agent install) are.
+dependencies, are not in the new tree, except those that the file .worktreeinclude in the root of the tree names, in the
+syntax of .gitignore. They are copied, at most 256 MiB and for 2 seconds, and are in no checkpoint. The hooks of coding
+agents (artifactfs agent install) are in the new tree.
 
 The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
 a mount.`,
@@ -82,7 +84,8 @@ a mount.`,
 // added is the output of "worktree add --json".
 type added struct {
 	control.MountReply
-	Branch string `json:"branch"` // short name of the branch of HEAD; "": HEAD is detached
+	Branch   string    `json:"branch"`             // short name of the branch of HEAD; "": HEAD is detached
+	Included *included `json:"included,omitempty"` // what was copied; missing: there is no file .worktreeinclude
 }
 
 // run makes the tree and prints the result.
@@ -125,6 +128,10 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 			out.Branch = name
 		}
 	}
+	if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: not all files that %s names are in the new tree: %s\n", includeFile,
+			cli.OneLine(err.Error()))
+	}
 	if err := copyHooks(ctx, m.Dir, reply.Dir); err != nil {
 		fmt.Fprintf(a.Stderr, "artifactfs: hooks of agents are not in the new tree: %s\n", cli.OneLine(err.Error()))
 	}
@@ -146,6 +153,9 @@ func (out added) print(a *cli.App, uncommitted int64, parent string, took time.D
 	}
 	if err := cli.PrintMount(a, shown, took); err != nil {
 		return err
+	}
+	if out.Included != nil {
+		out.Included.print(a)
 	}
 	if uncommitted > 0 {
 		fmt.Fprintf(a.Stderr, "artifactfs: the new tree has %s of %s (--clean leaves them out)\n",
