@@ -283,6 +283,8 @@ type RestoreReply struct {
 	Git bool `json:"git,omitempty"`
 	// Failed are the linked worktrees that could not be restored, by path, with the causes.
 	Failed map[string]string `json:"failed,omitempty"`
+	// what the checkpoint does not contain, so that the restore has not changed it; missing: nothing
+	Receipt *Receipt `json:"receipt,omitempty"`
 }
 
 // ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote

@@ -146,6 +146,8 @@ type MountReply struct {
 	Changed int64   `json:"changed"`    // number of paths in the session that differ from the commit
 	Files   int64   `json:"files"`      // number of files and links in the tree; -1: the trees are still being fetched
 	Timings Timings `json:"timings_ms"` // times at which the states of the mount were reached
+	// what is not in a mount that starts from a checkpoint; missing: everything is
+	Receipt *Receipt `json:"receipt,omitempty"`
 }
 
 // Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a

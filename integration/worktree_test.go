@@ -185,3 +185,62 @@ func TestWorktreesOfCommits(t *testing.T) {
 	}
 	w.unmount(mounted{control.MountReply{Dir: dir}, w})
 }
+
+// What a checkpoint leaves out is in the receipt of a fork, of a tree, of a session that is resumed on another machine,
+// and of a restore. A session that is resumed on the same host has everything.
+func TestReceiptNamesWhatIsMissing(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(2, 2))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	c := w.sessionRemote("http", nil)
+	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--max-file-size", "1M")...)
+	missing := func(command result, verb string) string {
+		t.Helper()
+		_, line, _ := strings.Cut(command.stderr, "artifactfs: not "+verb+": ")
+		line, _, _ = strings.Cut(line, "\n")
+		if command.code != 0 {
+			t.Errorf("%s", command)
+		}
+		return line
+	}
+	w.sh(m.Dir, "echo out/ >.gitignore && git add .gitignore && mkdir out && echo x >out/x && echo one >one")
+	m.checkpoint("-m", "first", "--pin", "first")
+	w.sh(m.Dir, "echo TOKEN=1 >.env && echo .env >.worktreeinclude && mkfifo fifo && truncate -s 2M core")
+	const first = "1 ignored (out/)"
+	const all = "1 secret (.env), 1 too large (core), 1 no file or link (fifo), 1 ignored (out/)"
+	if got := missing(w.afs("session", "fork", w.place("f"), "-C", "work"), "carried"); got != all {
+		t.Errorf("receipt of a fork: got %q, want %q", got, all)
+	}
+	if got := missing(w.afs("session", "fork", "first", w.place("f"), "-C", "work"), "carried"); got != first {
+		t.Errorf("receipt of a fork of an earlier checkpoint: got %q, want %q", got, first)
+	}
+	w.sh(m.Dir, "echo .env >>.gitignore")
+	tree := w.place("t")
+	want := "1 too large (core), 1 no file or link (fifo), 1 ignored (out/)"
+	if got := missing(w.afs("worktree", "add", tree, "-C", "work"), "carried"); got != want {
+		t.Errorf("receipt of a tree: got %q, want %q", got, want)
+	}
+	w.wantFile(filepath.Join(tree, ".env"), "TOKEN=1\n")
+	var forked control.MountReply
+	w.json(&forked, "session", "fork", w.place("f"), "-C", "work")
+	if r := forked.Receipt; r == nil || r.Ignored != 2 || r.TooLarge != 1 || r.Special != 1 || len(r.Paths) != 4 {
+		t.Errorf("receipt of a fork with --json: got %+v", r)
+	}
+	if got := missing(w.afs("session", "restore", "first", m.path("one"), "-C", "work"), "restored"); got != "" {
+		t.Errorf("receipt of a restore of one file: got %q, want none", got)
+	}
+	if got := missing(w.afs("session", "restore", "first", "-C", "work"), "restored"); got != first {
+		t.Errorf("receipt of a restore: got %q, want %q", got, first)
+	}
+	w.ok("unmount", m.Dir)
+	if got := missing(w.afs("session", "resume", "work", m.Dir), "carried"); got != "" || !exists(m.path("out/x")) {
+		t.Errorf("receipt of a session that is resumed on the same host: got %q, want none", got)
+	}
+	w.ok("unmount", m.Dir)
+	other := w.elsewhere()
+	again := missing(other.afs("session", "resume", "work", w.place("r"), "--session-remote", c.arg), "carried")
+	if again != all {
+		t.Errorf("receipt of a session that is resumed on another machine: got %q", again)
+	}
+}

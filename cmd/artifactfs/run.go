@@ -194,6 +194,7 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err != nil {
 		return cli.Failure("run", o.Request.Dir, err)
 	}
+	cli.PrintReceipt(a, "carried", reply.Receipt)
 	a.Serving = true // from now on, all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
 	// The mount is not visible here, as in another mount namespace. CMD would run in an empty directory.

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -46,8 +49,29 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 			to.Session, to.At = from.Session, string(from.Checkpoint())
 		}
 	}
+	if err == nil && h.Mounted != nil && r.ID == "" {
+		b.Left = leftBy(h.Mounted, from, to, d.list())
+	}
 	_, reply, err := d.mount(ctx, to, b, progress)
 	return reply, err
+}
+
+// leftBy returns what the fork of a mount does not have: the paths that the checkpoint of its present state leaves out,
+// and those of its submodules that are among the mounts all, unless the request to mounts submodules too.
+func leftBy(parent *catalog.Mounted, from *origin.Local, to control.MountRequest,
+	all []*mount.Mount) *control.Receipt {
+	left, ok := parent.Agent.LeftOut(from.Checkpoint())
+	if !ok {
+		return nil
+	}
+	var modules []string
+	for _, m := range all {
+		if m.Parent != nil && m.Parent.Dir == parent.Dir && !to.Submodules {
+			modules = append(modules, strings.TrimPrefix(m.Dir, parent.Dir+"/"))
+		}
+	}
+	slices.Sort(modules)
+	return control.NewReceipt(catalog.LeftOut(left), max(from.LeftOut(), int64(len(left))), modules)
 }
 
 // HomeOf returns the home of a session on this host, which is the directory of the session below the state directory.

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/remotes"
@@ -55,6 +56,7 @@ type beginning struct {
 	far   *origin.Far
 	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
 	head  *control.NewHead     // where HEAD of a new session is; nil: where HEAD of the checkpoint or the commit was
+	left  *control.Receipt     // what the mount does not have of the mount that is forked; nil if that is not known
 	newer map[string]object.ID // refs that have other commits on the session remote than in the mounted checkpoint
 	moved map[string]bool      // names of the refs in newer that the session itself has pushed
 
@@ -365,6 +367,17 @@ func (b *beginning) takeTimes() *worktree.Times {
 func (b *beginning) resumedFromRemote() bool {
 	return !b.home.Resumed && b.session != "" && b.from == nil && b.far == nil && b.home.Record.Checkpoint != nil &&
 		b.contents.Objects.SessionRemote != nil
+}
+
+// receipt returns what is missing in a mount that starts from a checkpoint, or nil if it does not start from one, or
+// nothing is missing. The mount that is forked knows this better than the checkpoint: files that git ignores may have
+// been made since.
+func (b *beginning) receipt(git *gitside.Side) *control.Receipt {
+	if b.left != nil {
+		return b.left
+	}
+	left, all := git.LeftOut()
+	return control.NewReceipt(catalog.LeftOut(left), all, nil)
 }
 
 // shownCheckpoint returns a note for the status if the mount shows one checkpoint of a session, and nothing otherwise.

@@ -98,6 +98,7 @@ type StartPoint struct {
 	Far    *origin.Far          // checkpoint of a session on a session remote
 	Known  *origin.KnownSession // refs and metadata of the session to resume, if they were read already
 	Head   *control.NewHead     // where HEAD of the new session is, if not where HEAD of From, Far or Base was
+	Left   *control.Receipt     // what the mount does not have of the mount that is forked, if that is known
 }
 
 // New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with
@@ -147,7 +148,8 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *takeover.Suc
 		contents: m.contents, attachment: m.attachment, events: m.Events, work: m.activity.work, git: m.Git,
 	}, s, func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) })
 	m.beginning = &beginning{
-		base: b.Base, from: b.From, far: b.Far, known: b.Known, head: b.Head, session: of.Session, since: of.Since,
+		base: b.Base, from: b.From, far: b.Far, known: b.Known, head: b.Head, left: b.Left,
+		session: of.Session, since: of.Since,
 		request: m.Request, home: m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
 	}
 	return m

@@ -190,6 +190,7 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 			Connect: snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(),
 			Mounted: mounted.Milliseconds(),
 		},
+		Receipt: m.beginning.receipt(m.Git()),
 	}
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.succession.Update(func(h *takeover.State) {

@@ -204,7 +204,8 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// PrintMount prints the result of a mount: as JSON with --json, and nothing with --quiet.
+// PrintMount prints the result of a mount, and on stderr what is missing in it: as JSON with --json, and nothing with
+// --quiet.
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
 		return nil
@@ -218,6 +219,7 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	}
 	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "),
 		Seconds(took))
+	PrintReceipt(a, "carried", m.Receipt)
 	return err
 }
 

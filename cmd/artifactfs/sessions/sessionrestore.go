@@ -143,6 +143,7 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 		fmt.Fprintf(a.Stdout, "linked worktree not restored: %s\n", cli.OneLine(path+": "+r.Failed[path]))
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
+	cli.PrintReceipt(a, "restored", r.Receipt)
 	if r.Before != nil && len(r.Changes) > 0 {
 		fmt.Fprintf(a.Stderr,
 			"artifactfs: saved the previous state (artifactfs session restore -C %s %s undoes the restore)\n",

@@ -26,6 +26,7 @@ type addition struct {
 	path, commit string
 	head         *control.NewHead // what -b, -B and --detach state
 	force, clean bool
+	changes      bool // whether the tree of a clone has the uncommitted changes
 }
 
 // addCommand returns the command "worktree add".
@@ -49,11 +50,16 @@ dependencies, are not in the new tree, except those that the file .worktreeinclu
 syntax of .gitignore. They are copied, at most 256 MiB and for 2 seconds, and are in no checkpoint. The hooks of coding
 agents (artifactfs agent install) are in the new tree.
 
+In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes and settings, no
+hooks of git, and, with --changes, its uncommitted changes. Commits reach the clone about a second after they were made.
+The clone also stores the session, in refs/afs/.
+
 The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
 a mount.`,
 		Example: `  artifactfs worktree add ../fix
   artifactfs worktree add -b fix-login ../fix origin/main
   artifactfs worktree add --detach --clean /tmp/try HEAD~2
+  artifactfs worktree add --changes ../try
   artifactfs worktree add ../fix -C /srv/app --json | jq -r .dir`,
 		Args: cli.Arguments(1, 2, "PATH [COMMIT]"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -75,6 +81,7 @@ a mount.`,
 	head.Add(cmd)
 	f.BoolVarP(&x.force, "force", "f", false, "check out a branch that another tree has checked out")
 	f.BoolVar(&x.clean, "clean", false, "leave uncommitted changes and untracked files out")
+	f.BoolVar(&x.changes, "changes", false, "of a clone that is not a mount: take uncommitted changes along")
 	f.BoolVarP(&a.Quiet, "quiet", "q", false, "print only errors")
 	f.StringVar(&x.session, "session", "", "`NAME` of the new session (default: derived from PATH)")
 	ofFlag(a, cmd, &x.of)
@@ -86,11 +93,21 @@ type added struct {
 	control.MountReply
 	Branch   string    `json:"branch"`             // short name of the branch of HEAD; "": HEAD is detached
 	Included *included `json:"included,omitempty"` // what was copied; missing: there is no file .worktreeinclude
+	Changes  int       `json:"changes,omitempty"`  // number of the uncommitted paths that were copied from a clone
 }
 
 // run makes the tree and prints the result.
 func (x addition) run(ctx context.Context, a *cli.App) error {
+	if x.changes && (x.clean || x.commit != "") {
+		return &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
+			Cause: "--changes excludes --clean and COMMIT"}
+	}
 	w, err := sessions.SessionOf(ctx, a, "add worktree", x.of)
+	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
+		if c, ok := findClone(ctx, cmp.Or(x.of, ".")); ok {
+			return c.add(ctx, a, x)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -106,7 +123,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		return cmp.Or(err, error(cli.NotMounted("add worktree", m.Dir)))
 	}
 	m = all[i]
-	plan, err := x.plan(ctx, a, m, all)
+	plan, err := x.plan(ctx, m.Dir, func(branch string) (string, error) { return usedBy(ctx, a, m, all, branch) })
 	if err != nil {
 		return err
 	}
@@ -123,11 +140,6 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		return cli.Failure("add worktree", x.path, errors.Join(err, undo))
 	}
 	out := added{MountReply: reply, Branch: plan.branch}
-	if plan.tracks {
-		if name, err := git(ctx, reply.Dir, "symbolic-ref", "--short", "-q", "HEAD"); err == nil {
-			out.Branch = name
-		}
-	}
 	if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
 		fmt.Fprintf(a.Stderr, "artifactfs: not all files that %s names are in the new tree: %s\n", includeFile,
 			cli.OneLine(err.Error()))
@@ -135,6 +147,11 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	if err := copyHooks(ctx, m.Dir, reply.Dir); err != nil {
 		fmt.Fprintf(a.Stderr, "artifactfs: hooks of agents are not in the new tree: %s\n", cli.OneLine(err.Error()))
 	}
+	// What was copied, and the hooks, are in the new tree although the checkpoint leaves them out.
+	out.Receipt = reply.Receipt.Without(func(name string) bool {
+		_, err := os.Lstat(filepath.Join(reply.Dir, name))
+		return err == nil && !strings.HasSuffix(name, "/")
+	})
 	return out.print(a, <-uncommitted, m.Dir, time.Since(start))
 }
 
@@ -169,11 +186,14 @@ type plan struct {
 	head     *control.NewHead // HEAD of the fork
 	checkout []string         // arguments of git checkout in the fork; nil: the fork stays as it is
 	branch   string           // short name of the branch of HEAD; "": HEAD is detached
-	tracks   bool             // whether git checkout finds the name of the branch on a remote
+	commit   string           // id of the commit of HEAD; "": that of the fork's parent
+	creates  bool             // whether the branch is created, or moved to the commit
+	upstream string           // short name of the remote branch that the created branch tracks; "": none
 }
 
-// plan determines how the new tree begins. m is the mount that is forked, one of the mounts all.
-func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served) (plan, error) {
+// plan determines how a new tree of the repository at dir begins. usedBy returns the directory of the tree that has
+// checked out a branch, or "".
+func (x addition) plan(ctx context.Context, dir string, usedBy func(branch string) (string, error)) (plan, error) {
 	fail := func(kind control.ErrorCode, format string, args ...any) (plan, error) {
 		return plan{}, &control.Error{Code: control.ExitFailed, Kind: kind, Verb: "add worktree", Object: x.path,
 			Cause: fmt.Sprintf(format, args...)}
@@ -181,7 +201,7 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 	commit := x.commit
 	if commit == "-" {
 		commit = "@{-1}"
-		if name, err := git(ctx, m.Dir, "rev-parse", "--abbrev-ref", commit); err == nil && name != "" && name != "HEAD" {
+		if name, err := git(ctx, dir, "rev-parse", "--abbrev-ref", commit); err == nil && name != "" && name != "HEAD" {
 			commit = name
 		}
 	}
@@ -189,7 +209,7 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 		return fail(control.CodeNotFound, "invalid reference: %s", commit)
 	}
 	isBranch := func(name string) bool {
-		_, err := git(ctx, m.Dir, "show-ref", "--verify", "--quiet", "refs/heads/"+name)
+		_, err := git(ctx, dir, "show-ref", "--verify", "--quiet", "refs/heads/"+name)
 		return err == nil
 	}
 	head := x.head
@@ -206,12 +226,12 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 	case head == nil && isBranch(commit):
 		p.branch, p.checkout = commit, []string{commit}
 	case head == nil:
-		id, ok := resolve(ctx, m.Dir, commit)
+		id, ok := resolve(ctx, dir, commit)
 		if ok {
-			p.checkout = []string{"--detach", id}
+			p.commit, p.checkout = id, []string{"--detach", id}
 			break
 		}
-		on, err := git(ctx, m.Dir, "for-each-ref", "--format=%(refname)", "refs/remotes/*/"+commit)
+		on, err := git(ctx, dir, "for-each-ref", "--format=%(refname)", "refs/remotes/*/"+commit)
 		if n := len(strings.Fields(on)); err != nil || n != 1 {
 			if n > 1 {
 				return fail(control.CodeConflict, "%d remotes have a branch %s: name it with -b %s REMOTE/%s", n, commit, commit,
@@ -219,12 +239,14 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 			}
 			return fail(control.CodeNotFound, "invalid reference: %s", commit)
 		}
-		p.checkout, p.tracks = []string{commit}, true
+		p.checkout, p.branch, p.creates = []string{commit}, commit, true
+		p.commit, _ = resolve(ctx, dir, strings.TrimSpace(on))
+		p.upstream = strings.TrimPrefix(strings.TrimSpace(on), "refs/remotes/")
 	case commit == "" && !x.clean:
 		p.head, p.branch = head, head.Branch
 	default:
 		start := cmp.Or(commit, "HEAD")
-		id, ok := resolve(ctx, m.Dir, start)
+		id, ok := resolve(ctx, dir, start)
 		if !ok {
 			return fail(control.CodeNotFound, "invalid reference: %s", start)
 		}
@@ -232,10 +254,12 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 			return fail(control.CodeConflict, "a branch named '%s' already exists", head.Branch)
 		}
 		// git sets the upstream of the new branch if it gets the name of a branch of a remote.
-		if full, err := git(ctx, m.Dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
+		if full, err := git(ctx, dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
 			strings.HasPrefix(full, "refs/remotes/") {
-			id = strings.TrimPrefix(full, "refs/remotes/")
+			p.upstream = strings.TrimPrefix(full, "refs/remotes/")
 		}
+		p.commit, p.creates = id, !head.Detach
+		id = cmp.Or(p.upstream, id)
 		switch p.branch = head.Branch; {
 		case head.Detach:
 			p.checkout = []string{"--detach", id}
@@ -245,7 +269,10 @@ func (x addition) plan(ctx context.Context, a *cli.App, m cli.Served, all []cli.
 			p.checkout = []string{"-b", head.Branch, id}
 		}
 	}
-	if used, err := x.usedBy(ctx, a, m, all, p.branch); err != nil || used != "" {
+	if x.force || p.branch == "" {
+		return p, nil
+	}
+	if used, err := usedBy(p.branch); err != nil || used != "" {
 		if err != nil {
 			return p, err
 		}
@@ -260,13 +287,8 @@ func resolve(ctx context.Context, dir, name string) (id string, ok bool) {
 	return id, err == nil
 }
 
-// usedBy returns the directory of the tree of the family of m that has checked out a branch, or "" if there is none, or
-// if --force permits it. all are the mounts of this host.
-func (x addition) usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served,
-	branch string) (string, error) {
-	if x.force || branch == "" {
-		return "", nil
-	}
+// usedBy returns the directory of the tree of the family of m that has checked out a branch, or "" if there is none.
+func usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served, branch string) (string, error) {
 	if m.Head == branch {
 		return m.Dir, nil
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
@@ -25,7 +23,8 @@ type tree struct {
 	Head     string `json:"head"`     // id of the commit of HEAD; "": unknown
 	Branch   string `json:"branch"`   // full name of the branch of HEAD; "": HEAD is detached
 	Detached bool   `json:"detached"` // whether HEAD is detached
-	// "mount" (the tree from which the others were forked), "fork", or "linked" (made by git worktree add in a mount)
+	// "mount" (the tree from which the others were forked, or a tree of a clone), "fork", "linked" (made by git worktree
+	// add), or "clone" (a repository that is not a mount)
 	Kind     string `json:"kind"`
 	Session  string `json:"session"`            // session of the tree, or of the mount that has the linked worktree
 	Parent   string `json:"parent,omitempty"`   // session from which the session was forked
@@ -80,21 +79,14 @@ worktree list. A tree is prunable if its daemon has died and left a dead mount.
 // treesOf returns the trees of the family of a session. The parameter of is the value of -C. If counted is set, the
 // trees have the numbers of changed paths.
 func treesOf(ctx context.Context, a *cli.App, of string, counted bool) ([]tree, error) {
-	w, err := sessions.SessionOf(ctx, a, "list worktrees", of)
+	g, err := groupOf(ctx, a, "list worktrees", of, counted)
 	if err != nil {
 		return nil, err
 	}
-	if w.Session() == "" {
-		m, err := w.Mounted("list worktrees")
-		if err != nil {
-			return nil, err
-		}
-		return member{control.SessionInfo{Dir: m.Dir}, &m}.trees(ctx, "mount"), nil
+	if g.clone != nil {
+		return g.clone.trees(ctx, g.members)
 	}
-	members, err := family(ctx, a, w.Session(), counted)
-	if err != nil {
-		return nil, err
-	}
+	members := g.members
 	found := make([][]tree, len(members))
 	var wg sync.WaitGroup
 	for i, m := range members {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
@@ -58,7 +57,7 @@ type pruned struct {
 
 // run removes dead mounts and prints them, with -v or -n.
 func (x pruning) run(ctx context.Context, a *cli.App) error {
-	w, err := sessions.SessionOf(ctx, a, "prune worktrees", x.of)
+	g, err := groupOf(ctx, a, "prune worktrees", x.of, false)
 	if err != nil {
 		return err
 	}
@@ -66,13 +65,13 @@ func (x pruning) run(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	members, err := family(ctx, a, w.Session(), false)
-	if err != nil {
-		return err
-	}
 	gone := []pruned{}
 	var errs []error
-	for _, m := range members {
+	if g.clone != nil {
+		lines, err := x.pruneLinked(ctx, g.clone.dir)
+		gone, errs = append(gone, lines...), append(errs, err)
+	}
+	for _, m := range g.members {
 		if m.mount != nil {
 			lines, err := x.pruneLinked(ctx, m.Dir)
 			gone, errs = append(gone, lines...), append(errs, err)

@@ -75,7 +75,7 @@ func remove(ctx context.Context, a *cli.App, path string, force bool) error {
 		return err
 	}
 	at := slices.IndexFunc(members, func(o member) bool { return o.Name == m.Session.Name })
-	if m.Session.Name == "" || m.ReadOnly || at < 0 || parentOf(members[at].SessionInfo) == "" {
+	if m.Session.Name == "" || m.ReadOnly || at < 0 || isMain(ctx, members[at], m.MountStatus) {
 		return refusal(path, "run artifactfs unmount "+cli.ShellWord(m.Dir)+" to unmount it", "'%s' is a main working tree",
 			path)
 	}
@@ -90,7 +90,8 @@ func remove(ctx context.Context, a *cli.App, path string, force bool) error {
 	}
 	_ = os.Remove(m.Dir) // the daemon removes only directories that it has made; a directory with files stays
 	if reply.NotRemoved != "" {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
+		fmt.Fprintf(a.Stderr,
+			"artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
 			cli.OneLine(reply.NotRemoved), m.Session.Name)
 	}
 	if a.JSON {
@@ -102,6 +103,13 @@ func remove(ctx context.Context, a *cli.App, path string, force bool) error {
 	}
 	cli.PrintTrashed(a, m.MountStatus, reply)
 	return nil
+}
+
+// isMain reports whether the tree of a session, with the status of its mount, is the main tree: it is neither a fork
+// nor a tree of a clone.
+func isMain(ctx context.Context, o member, m control.MountStatus) bool {
+	_, ok := cloneOf(ctx, m)
+	return parentOf(o.SessionInfo) == "" && !ok
 }
 
 // checkUnused returns an error if the tree has changes, or commits that are neither on a remote nor in the tree of its
@@ -153,7 +161,7 @@ func removeUnmounted(ctx context.Context, a *cli.App, s cli.Served, path string,
 		return err
 	}
 	at := slices.IndexFunc(members, func(o member) bool { return o.Name == s.Session.Name })
-	if at < 0 || parentOf(members[at].SessionInfo) == "" {
+	if at < 0 || isMain(ctx, members[at], s.MountStatus) {
 		return refusal(path, "run artifactfs session delete "+s.Session.Name+" to delete the session",
 			"'%s' is a main working tree", path)
 	}

@@ -30,6 +30,9 @@ repository, and what is done in it changes no other tree.
 Because each tree has branches of its own, commits made in one are not in the others. artifactfs session merge SESSION
 merges the work of another tree. Worktrees that git worktree add has made in a mount are listed and removed, too.
 
+In a clone that is not a mount, the trees are mounts of the clone, as if it were a server on this host. Their branches
+appear in the clone, as with git worktree.
+
 There is no lock, move or repair: artifactfs session set --hold protects the session of a tree from removal, and a
 session can be unmounted and resumed at another directory.`,
 		Example: `  artifactfs worktree add ../fix
@@ -89,17 +92,20 @@ type member struct {
 // or not, and then the others by their directories. If the parent of a session is not on this host, the session is the
 // first of its family. If counted is set, the mounts of the members have the numbers of changed paths.
 func family(ctx context.Context, a *cli.App, name string, counted bool) ([]member, error) {
+	all, mounts, err := sessionsAndMounts(ctx, a, counted)
+	return familyOf(name, all, mounts), err
+}
+
+// sessionsAndMounts returns the sessions and the mounts of this host. If counted is set, the mounts have the numbers of
+// changed paths.
+func sessionsAndMounts(ctx context.Context, a *cli.App, counted bool) ([]control.SessionInfo, []cli.Served, error) {
 	all, err := sessions.All(ctx, a)
-	if err != nil {
-		return nil, err
+	if err != nil || !counted {
+		mounts, mountErr := a.Mounts(ctx)
+		return all, mounts, cmp.Or(err, mountErr)
 	}
-	survey := cli.Survey{}
-	if counted {
-		survey, err = a.Survey(ctx)
-	} else {
-		survey.Mounts, err = a.Mounts(ctx)
-	}
-	return familyOf(name, all, survey.Mounts), err
+	survey, err := a.Survey(ctx)
+	return all, survey.Mounts, err
 }
 
 // familyOf is family with the sessions and mounts of this host.

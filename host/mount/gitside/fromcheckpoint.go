@@ -110,6 +110,12 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	if err != nil {
 		return err
 	}
+	s.leftOut, s.allLeftOut = then.Left, int64(len(then.Left))
+	if commit, err := object.ParseID(s.Mount.Record.Checkpoint.Commit); err == nil {
+		if p, err := repo.CheckpointAt(commit); err == nil {
+			s.allLeftOut = p.Left
+		}
+	}
 	if err := s.checkHead(then); err != nil {
 		return err
 	}
@@ -133,6 +139,11 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	}
 	return nil
 }
+
+// LeftOut returns the first paths that the checkpoint does not contain from which a new mount has started, and the
+// number of all these paths. It returns nothing if the mount has started from a commit, or if its session existed on
+// this host.
+func (s *Side) LeftOut() ([]session.LeftOut, int64) { return s.leftOut, s.allLeftOut }
 
 // checkHead returns an error if HEAD of the new git directory cannot be as the record requires. start is the state in
 // which the git directory starts otherwise.

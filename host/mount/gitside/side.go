@@ -31,6 +31,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/internal/signal"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -66,7 +67,11 @@ type Side struct {
 	passes gitPass // running git commands
 	// whether linked worktrees are restored before git commands can run; set before the kernel has the mount
 	relinks bool
-	device  func() (uint32, error) // returns the device of the mount
+	// what the checkpoint does not contain from which a new mount starts, and the number of all these paths; set before
+	// the kernel has the mount
+	leftOut    []session.LeftOut
+	allLeftOut int64
+	device     func() (uint32, error) // returns the device of the mount
 
 	mu      sync.Mutex
 	servers servers // stopped by Close; protected by mu

@@ -138,7 +138,7 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	if reply, err = w.reply(w.Changes, r.DryRun, linked); err == nil && (named || len(paths) == 0) {
+	if reply, err = w.reply(ctx, w.Changes, r.DryRun, linked); err == nil && (named || len(paths) == 0) {
 		reply.Git, err = m.restoreGit(r.DryRun)
 	}
 	return reply, err
@@ -198,7 +198,8 @@ func pathsInside(paths []string) (inside []string, git bool, err error) {
 
 // reply returns the reply that lists the changed paths in list and the restored linked worktrees in linked. dry states
 // that the changes were not made.
-func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (control.RestoreReply, error) {
+func (w *restoring) reply(ctx context.Context, list []gitdir.Difference, dry bool,
+	linked []string) (control.RestoreReply, error) {
 	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {
 		return control.RestoreReply{}, err
@@ -218,7 +219,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 		}
 	}
 	reply := control.RestoreReply{Dir: w.m.Mount.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes,
-		Kept: []string{}}
+		Kept: []string{}, Receipt: w.receipt(ctx)}
 	if dry {
 		return reply, nil
 	}
@@ -231,6 +232,25 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool, linked []string) (
 		reply.Failed[path] = err.Error()
 	}
 	return reply, nil
+}
+
+// receipt returns what the checkpoint does not contain among the restored paths, or nil if there is nothing.
+func (w *restoring) receipt(ctx context.Context) *control.Receipt {
+	state, err := w.stateOf(ctx, w.Target)
+	if err != nil { // the files are restored nevertheless
+		w.m.Log.Warn("read what a checkpoint leaves out", zap.String("dir", w.m.Mount.Dir), zap.Error(err))
+		return nil
+	}
+	left := catalog.LeftOut(state.Left)
+	if len(w.Paths) == 0 {
+		return control.NewReceipt(left, w.Target.Left, nil)
+	}
+	return control.NewReceipt(left, int64(len(left)), nil).Without(func(name string) bool {
+		name = strings.TrimSuffix(name, "/")
+		return !slices.ContainsFunc(w.Paths, func(path string) bool {
+			return path == name || strings.HasPrefix(name, path+"/") || strings.HasPrefix(path, name+"/")
+		})
+	})
 }
 
 // Capture creates a checkpoint of the current state. It implements checkout.Checkpoints.

@@ -72,7 +72,7 @@ func (m *Mover) completeRestore(ctx context.Context, git *gitdir.Dir, p *checkou
 	if err != nil {
 		return err
 	}
-	reply, err := w.reply(whole, false, nil)
+	reply, err := w.reply(ctx, whole, false, nil)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ type Local struct {
 // Checkpoint returns the ID of the checkpoint, or "" if the session has none.
 func (o Local) Checkpoint() session.CheckpointID { return o.checkpoint.ID }
 
+// LeftOut returns the number of paths that the checkpoint leaves out.
+func (o Local) LeftOut() int64 { return o.checkpoint.Left }
+
 // Resume converts the checkpoint into the type that package resume uses. remote is the session remote of the new mount,
 // or nil. ContentsFrom is set to the session remote of the parent session if that is a different one, because remote
 // may lack contents of the parent.
