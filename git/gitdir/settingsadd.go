@@ -1,0 +1,74 @@
+package gitdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/config"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// Setting is one setting of git: its name as git config --list prints it, and its value.
+type Setting struct{ Name, Value string }
+
+// AddSettings adds settings to the configuration of the git directory at path, as repeated calls of git config --add
+// do, but at once. It returns an error if a git command is changing the configuration.
+func AddSettings(path string, settings []Setting) (err error) {
+	if len(settings) == 0 {
+		return nil
+	}
+	name := filepath.Join(path, "config")
+	lock, err := os.OpenFile(name+".lock", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("add settings: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("add settings to %s: %w", name, errors.Join(err, lock.Close(), os.Remove(lock.Name())))
+		}
+	}()
+	text, err := disk.ReadRegular(name, disk.SmallFile)
+	if err != nil {
+		return err
+	}
+	c := config.New()
+	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
+		return err
+	}
+	for _, s := range settings {
+		section, subsection, key, err := s.parts()
+		if err != nil {
+			return err
+		}
+		if subsection == config.NoSubsection {
+			c.Section(section).RemoveOption(key)
+		} else {
+			c.Section(section).Subsection(subsection).RemoveOption(key)
+		}
+	}
+	for _, s := range settings {
+		section, subsection, key, _ := s.parts()
+		c.AddOption(section, subsection, key, s.Value)
+	}
+	if err := config.NewEncoder(lock).Encode(c); err != nil {
+		return err
+	}
+	return errors.Join(lock.Close(), os.Rename(lock.Name(), name))
+}
+
+// parts returns the parts of the name of a setting. The subsection is config.NoSubsection if there is none.
+func (s Setting) parts() (section, subsection, key string, err error) {
+	section, key, ok := strings.Cut(s.Name, ".")
+	if !ok {
+		return "", "", "", fmt.Errorf("invalid name of a setting: %q", s.Name)
+	}
+	if i := strings.LastIndex(key, "."); i >= 0 {
+		subsection, key = key[:i], key[i+1:]
+	}
+	return section, subsection, key, nil
+}
