@@ -50,9 +50,10 @@ dependencies, are not in the new tree, except those that the file .worktreeinclu
 syntax of .gitignore. They are copied, at most 256 MiB and for 2 seconds, and are in no checkpoint. The hooks of coding
 agents (artifactfs agent install) are in the new tree.
 
-In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes and settings, no
-hooks of git, and, with --changes, its uncommitted changes. Commits reach the clone about a second after they were made.
-The clone also stores the session, in refs/afs/.
+In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes, settings and
+hooks, and, with --changes, its uncommitted changes. New commits reach the clone about a second after they were made;
+branches that are rewritten (git commit --amend, git rebase) are not moved there. The clone also stores the session, in
+refs/afs/.
 
 The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
 a mount.`,
@@ -82,7 +83,7 @@ a mount.`,
 	f.BoolVarP(&x.force, "force", "f", false, "check out a branch that another tree has checked out")
 	f.BoolVar(&x.clean, "clean", false, "leave uncommitted changes and untracked files out")
 	f.BoolVar(&x.changes, "changes", false, "of a clone that is not a mount: take uncommitted changes along")
-	f.BoolVarP(&a.Quiet, "quiet", "q", false, "print only errors")
+	f.BoolVarP(&a.Quiet, "quiet", "q", a.Quiet, "print only errors")
 	f.StringVar(&x.session, "session", "", "`NAME` of the new session (default: derived from PATH)")
 	ofFlag(a, cmd, &x.of)
 	return cmd

@@ -1,0 +1,303 @@
+package worktrees
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// cloneRemote is the name that the trees of a clone give to the clone. The other remotes of the clone have their names
+// in the trees, too.
+const cloneRemote = "clone"
+
+// add makes a tree of the clone at x.path, and prints the result. Everything that can be refused is refused before
+// anything is mounted.
+func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
+	start := time.Now()
+	if c.at == "" && x.changes {
+		return &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
+			Cause: "--changes needs a working tree, and the current directory is in none"}
+	}
+	x.clean = true // so that the plan names a commit
+	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) { return c.usedBy(ctx, a, branch) })
+	if err != nil {
+		return err
+	}
+	if err := c.check(ctx, a, x, plan); err != nil {
+		return err
+	}
+	var changed changes
+	if x.changes {
+		if changed, err = c.changes(ctx, plan); err != nil {
+			return cli.Failure("add worktree", x.path, err)
+		}
+	}
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return cli.Failure("add worktree", x.path, err)
+	}
+	reply, err := c.mount(ctx, a, x, plan, settings)
+	if err != nil {
+		return cli.Failure("add worktree", x.path, err)
+	}
+	made := added{MountReply: reply, Branch: plan.branch}
+	if reply.Resumed {
+		err = errors.New("its session exists already; artifactfs session resume mounts it")
+	} else if err = checkVisible(ctx, reply.Dir); err == nil {
+		err = c.fill(ctx, reply.Dir, plan, settings)
+	}
+	if err == nil && x.changes {
+		err = changed.copyTo(ctx, c.at, reply.Dir)
+		made.Changes = len(changed.paths)
+	}
+	if err != nil {
+		// A new tree has nothing that the clone lacks. The session of another tree stays.
+		client, undo := a.EnsureDaemon(context.WithoutCancel(ctx))
+		if undo == nil {
+			_, undo = client.Unmount(context.WithoutCancel(ctx), control.UnmountRequest{Dir: reply.Dir,
+				Discard: !reply.Resumed, Trash: true, Timeout: -1})
+		}
+		return cli.Failure("add worktree", x.path, errors.Join(err, undo))
+	}
+	if c.at != "" {
+		made.Included = c.extras(ctx, a, reply.Dir)
+	}
+	return made.printOfClone(a, c, changed, time.Since(start))
+}
+
+// check refuses a tree that would take over the session of another tree, or that would move a branch of the clone to a
+// commit that lacks commits of the branch.
+func (c clone) check(ctx context.Context, a *cli.App, x addition, p plan) error {
+	refuse := func(hint, format string, args ...any) error {
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "add worktree", Object: x.path,
+			Cause: fmt.Sprintf(format, args...), Hint: hint}
+	}
+	known, all, err := sessionsAndMounts(ctx, a, false)
+	if err != nil {
+		return err
+	}
+	if s, ok := cli.FindUnmounted(all, x.path); ok {
+		return refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
+			"session %s, which is not mounted, belongs to this path", s.Session.Name)
+	}
+	if slices.ContainsFunc(known, func(s control.SessionInfo) bool { return x.session != "" && s.Name == x.session }) {
+		return refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
+			x.session)
+	}
+	old, exists := resolve(ctx, c.dir, "refs/heads/"+p.branch)
+	if p.branch == "" || !p.creates || !exists {
+		return nil
+	}
+	if _, err := git(ctx, c.dir, "merge-base", "--is-ancestor", old, p.commit); err != nil {
+		return refuse("choose another branch, or move it in the clone: git branch --force "+
+			cli.ShellWord(p.branch)+" "+p.commit,
+			"branch '%s' of the clone has commits that %.10s lacks, and a tree only adds commits to it", p.branch, p.commit)
+	}
+	return nil
+}
+
+// mount mounts the clone at x.path, at the commit or the branch of the plan. own are the settings that the tree gets.
+func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan,
+	own []gitdir.Setting) (control.MountReply, error) {
+	var o mounts.MountOptions
+	flags := &cobra.Command{Use: "add"}
+	flags.SetContext(ctx)
+	o.AddFlags(flags)
+	o.Request.Session, o.Request.Ref = x.session, p.commit
+	if err := c.prepare(&o.Request.SessionOptions, own); err != nil {
+		return control.MountReply{}, err
+	}
+	if p.branch != "" && !p.creates {
+		o.Request.Ref = "refs/heads/" + p.branch
+	}
+	if err := o.Complete(flags, []string{c.dir, x.path}, a); err != nil {
+		return control.MountReply{}, err
+	}
+	progress := a.NewProgress()
+	defer progress.Stop()
+	return mounts.MountInBackground(ctx, a, o.Request, progress.Show)
+}
+
+// prepare sets the options of the session of a tree: its branches appear in the clone. It also adds to the environment
+// of this process, which the request contains, the settings by which the mount names its remote and converts contents.
+func (c clone) prepare(o *control.SessionOptions, own []gitdir.Setting) error {
+	o.Remote, o.Branches = control.RemoteOrigin, session.BranchesAsIs
+	settings := []gitdir.Setting{{Name: "clone.defaultRemoteName", Value: cloneRemote}}
+	for _, s := range own {
+		if converts(s) {
+			settings = append(settings, s)
+		}
+	}
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("GIT_CONFIG_COUNT"), "0"))
+	if err != nil {
+		return fmt.Errorf("$GIT_CONFIG_COUNT: %w", err)
+	}
+	for i, s := range settings {
+		err = errors.Join(err, os.Setenv(fmt.Sprintf("GIT_CONFIG_KEY_%d", n+i), s.Name),
+			os.Setenv(fmt.Sprintf("GIT_CONFIG_VALUE_%d", n+i), s.Value))
+	}
+	return errors.Join(err, os.Setenv("GIT_CONFIG_COUNT", strconv.Itoa(n+len(settings))))
+}
+
+// fill gives the tree at dir, which is mounted, what the clone has besides the commit: settings, remotes, and the
+// branch of the plan.
+func (c clone) fill(ctx context.Context, dir string, p plan, settings []gitdir.Setting) error {
+	if err := c.adopt(ctx, dir, settings); err != nil {
+		return err
+	}
+	if !p.creates {
+		return nil
+	}
+	// Index and files are those of the commit already, so git does not read them.
+	if _, err := git(ctx, dir, "branch", "-q", "--no-track", "--force", "--", p.branch, p.commit); err != nil {
+		return err
+	}
+	if p.upstream != "" {
+		if _, err := git(ctx, dir, "branch", "-q", "--set-upstream-to="+p.upstream, "--", p.branch); err != nil {
+			return err
+		}
+	}
+	_, err := git(ctx, dir, "symbolic-ref", "-m", "worktree: new branch "+p.branch, "HEAD", "refs/heads/"+p.branch)
+	return err
+}
+
+// adopt gives the tree at dir the settings and the remote branches of the clone.
+func (c clone) adopt(ctx context.Context, dir string, settings []gitdir.Setting) error {
+	gitDir, err := git(ctx, dir, "rev-parse", "--absolute-git-dir")
+	if err != nil {
+		return err
+	}
+	if err := gitdir.AddSettings(gitDir, settings); err != nil {
+		return err
+	}
+	tracked, err := git(ctx, c.dir, "for-each-ref", "--count=1", "refs/remotes")
+	if err != nil || tracked == "" {
+		return err
+	}
+	// The objects are on this host.
+	_, err = git(ctx, dir, "fetch", "-q", "--no-tags", "--no-prune", "--no-recurse-submodules", "--no-write-fetch-head",
+		cloneRemote, "+refs/remotes/*:refs/remotes/*", "^refs/remotes/"+cloneRemote+"/*")
+	return err
+}
+
+// extras copies what .worktreeinclude names, and the hooks of agents, to the tree at dir. Both are conveniences, so
+// errors are only printed.
+func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
+	copied, err := include(ctx, c.at, dir)
+	if err != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: not all files that %s names are in the new tree: %s\n", includeFile,
+			cli.OneLine(err.Error()))
+	}
+	if err := copyHooks(ctx, c.at, dir); err != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: hooks of agents are not in the new tree: %s\n", cli.OneLine(err.Error()))
+	}
+	return copied
+}
+
+// settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
+// the repository is stored, and its relation to other directories. The hooks are those of the clone, too.
+func (c clone) settings(ctx context.Context) ([]gitdir.Setting, error) {
+	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
+	if err != nil {
+		return nil, err
+	}
+	var all []gitdir.Setting
+	for entry := range strings.SplitSeq(text, "\x00") {
+		name, value, ok := strings.Cut(entry, "\n")
+		if !ok {
+			value = "true" // a setting without a value
+		}
+		section, rest, _ := strings.Cut(name, ".")
+		if name == "" || slices.Contains(notInTrees, section) || slices.Contains(notInTrees, name) {
+			continue
+		}
+		if section == "remote" {
+			if value, ok = remoteSetting(rest, value); !ok {
+				continue
+			}
+		}
+		all = append(all, gitdir.Setting{Name: name, Value: value})
+	}
+	hooks, err := git(ctx, c.dir, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
+	if info, statErr := os.Stat(hooks); err == nil && statErr == nil && info.IsDir() {
+		all = append(all, gitdir.Setting{Name: "core.hookspath", Value: hooks})
+	}
+	return all, err
+}
+
+// remoteSetting returns the value that a setting of a remote has in a tree, or false if a tree does not get the
+// setting. name is its name without "remote.".
+func remoteSetting(name, value string) (string, bool) {
+	i := strings.LastIndex(name, ".")
+	if i < 0 || name[:i] == cloneRemote {
+		return "", false
+	}
+	switch remote := name[:i]; name[i+1:] {
+	case "promisor", "partialclonefilter": // objects come from the clone
+		return "", false
+	case "mirror": // git push would delete all branches of the remote that the tree lacks
+		return "", false
+	case "fetch": // a mirror or a bare clone fetches into branches, which a tree may have checked out
+		if _, to, _ := strings.Cut(value, ":"); to != "" && !strings.HasPrefix(to, "refs/remotes/") {
+			return "+refs/heads/*:refs/remotes/" + remote + "/*", true
+		}
+	}
+	return value, true
+}
+
+// notInTrees lists the sections and settings of a clone's configuration that its trees do not get.
+var notInTrees = []string{"extensions", "gc", "maintenance", "include", "includeif", "submodule", "index", "receive",
+	"uploadpack", "transfer", "pack", "repack",
+	"core.repositoryformatversion", "core.bare", "core.worktree", "core.filemode", "core.logallrefupdates",
+	"core.fsmonitor", "core.fsmonitorhookversion", "core.untrackedcache", "core.sharedrepository", "core.splitindex",
+	"core.sparsecheckout", "core.sparsecheckoutcone", "core.ignorecase", "core.precomposeunicode", "core.symlinks",
+	"core.hookspath", "core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime"}
+
+// converts reports whether a setting determines how git converts the contents of files.
+func converts(s gitdir.Setting) bool {
+	return strings.HasPrefix(s.Name, "filter.") || slices.Contains([]string{"core.autocrlf", "core.eol",
+		"core.attributesfile"}, s.Name)
+}
+
+// printOfClone prints the result for a tree of a clone, to which changed was copied.
+func (out added) printOfClone(a *cli.App, c clone, changed changes, took time.Duration) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, out)
+	}
+	if a.Quiet {
+		return nil
+	}
+	shown := out.MountReply
+	shown.Ref = cmp.Or(out.Branch, "detached HEAD")
+	if err := cli.PrintMount(a, shown, took); err != nil {
+		return err
+	}
+	if out.Changes > 0 {
+		fmt.Fprintf(a.Stderr, "artifactfs: the new tree has %s of %s\n", cli.Plural(int64(out.Changes), "uncommitted path"),
+			c.at)
+	}
+	if len(changed.repositories) > 0 {
+		fmt.Fprintf(a.Stderr, "artifactfs: not copied: the git repositories %s\n",
+			cli.OneLine(strings.Join(changed.repositories, ", ")))
+	}
+	if out.Included != nil {
+		out.Included.print(a)
+	}
+	fmt.Fprintf(a.Stderr, "artifactfs: new commits on its branches appear in %s; ignored files of %[1]s are not in it\n",
+		c.dir)
+	return nil
+}

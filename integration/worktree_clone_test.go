@@ -1,0 +1,169 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+)
+
+// newClone serves a repository and clones it with stock git. The clone has settings, another branch, and uncommitted
+// changes of all kinds. Commands run in the clone.
+func newClone(t *testing.T) (w *world, dir string) {
+	w = newWorld(t)
+	w.commit(w.repo("app.git", object.SHA1), sample("clone"))
+	url := w.serve(gittest.ServerOptions{}).URL("app.git")
+	dir = filepath.Join(w.root, "app")
+	w.sh(w.root, "git clone -q "+url+" app && cd app && git branch other && git config user.name 'In The Clone' && "+
+		"git config alias.st 'status -sb'")
+	// the hook writes beside the tree in which it runs
+	w.sh(dir, `printf '#!/bin/sh\ntouch "$(git rev-parse --show-toplevel)-hook"\n' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit`)
+	w.sh(dir, `git rm -q "$(git ls-files | head -n 1)"; rm "$(git ls-files | tail -n 1)"
+f=$(git ls-files | head -n 1); echo changed >>"$f"; chmod +x "$f"
+echo a >staged; git add staged; echo b >>staged; ln -s staged newlink
+mkdir new dist; echo 1 >new/untracked; echo dist >.git/info/exclude; echo x >dist/ignored`)
+	return w, dir
+}
+
+// A clone that is not a mount gets trees like those of git worktree: HEAD without uncommitted changes, with the remotes
+// and settings of the clone, and commits appear in the clone as branches.
+func TestWorktreeOfAClone(t *testing.T) {
+	w, app := newClone(t)
+	state := "export ARTIFACTFS_STATE=" + w.state + "; "
+	add := func(dir, args string) string { return w.sh(dir, state+binary+" worktree add "+args) }
+	fix := filepath.Join(w.root, "fix")
+	out := add(app, "../fix")
+	if !strings.HasPrefix(out, "mounted "+app+" at "+fix+" (fix, ") {
+		t.Errorf("worktree add: got %q", out)
+	}
+	defer w.afs("unmount", "--all")
+	for script, want := range map[string]string{
+		"git status --porcelain":                     "",
+		"git symbolic-ref HEAD":                      "refs/heads/fix",
+		"git rev-parse HEAD^{tree}":                  w.sh(app, "git rev-parse HEAD^{tree}"),
+		"git config remote.origin.url":               w.sh(app, "git config remote.origin.url"),
+		"git rev-parse origin/main":                  w.sh(app, "git rev-parse origin/main"),
+		"git config user.name":                       "In The Clone",
+		"git config alias.st":                        "status -sb",
+		"git config remote.clone.url":                app,
+		"git fetch -q origin && git diff --stat":     "",
+		"test ! -e dist && test ! -e new; echo $?":   "0",
+		"git rev-list --count --branches --not HEAD": "0",
+	} {
+		if got := w.sh(fix, script); got != want {
+			t.Errorf("%s in the tree: got %q, want %q", script, got, want)
+		}
+	}
+	w.sh(fix, "mkdir sub && echo 1 >sub/f && git add sub && git -c user.email=a@b.invalid commit -qm 'In the tree' && "+
+		state+binary+" sync .")
+	if got := w.sh(app, "git log -1 --format=%s fix && git symbolic-ref --short HEAD"); got != "In the tree\nmain" {
+		t.Errorf("branch of the tree in the clone: got %q", got)
+	}
+
+	if _, err := os.Lstat(fix + "-hook"); err != nil {
+		t.Errorf("the hook of the clone did not run in the tree: %v", err)
+	}
+	// Contents are converted as in the clone.
+	w.sh(w.root, "git clone -q -c core.autocrlf=true app crlf")
+	add(filepath.Join(w.root, "crlf"), "../converted")
+	const sums = "git ls-files -z | xargs -0 sha1sum; git status --porcelain"
+	if got, want := w.sh(filepath.Join(w.root, "converted"), sums), w.sh(filepath.Join(w.root, "crlf"), sums); got != want {
+		t.Errorf("tree of a clone with core.autocrlf: got\n%s\nwant\n%s", got, want)
+	}
+
+	// The uncommitted changes come along if they are demanded: git status is the same in both.
+	add(filepath.Join(app, "new"), "--changes -b with "+filepath.Join(w.root, "with"))
+	with := filepath.Join(w.root, "with")
+	for _, script := range []string{"git status --porcelain --untracked-files=all", "git diff --cached", "git diff",
+		"git ls-files -s", "readlink newlink; cat staged new/untracked; stat -c '%a %Y' staged new/untracked"} {
+		if got, want := w.sh(with, script), w.sh(app, script); got != want {
+			t.Errorf("%s in the tree with changes: got\n%s\nwant\n%s", script, got, want)
+		}
+	}
+
+	// An existing branch is checked out, and moves in the clone.
+	add(app, filepath.Join(w.root, "o")+" other")
+	w.sh(filepath.Join(w.root, "o"), "git -c user.email=a@b.invalid commit -q --allow-empty -m moved && "+state+
+		binary+" sync .")
+	if got := w.sh(app, "git log -1 --format=%s other"); got != "moved" {
+		t.Errorf("existing branch in the clone: got %q", got)
+	}
+	add(app, "--detach "+filepath.Join(w.root, "d")+" origin/main")
+	if got := w.sh(filepath.Join(w.root, "d"), "git symbolic-ref -q HEAD || git rev-parse HEAD"); got != w.sh(app,
+		"git rev-parse origin/main") {
+		t.Errorf("detached HEAD: got %q", got)
+	}
+
+	w.sh(w.root, "git clone -q --bare app bare.git")
+	add(filepath.Join(w.root, "bare.git"), "-b from-bare "+filepath.Join(w.root, "b"))
+	if got := w.sh(filepath.Join(w.root, "b"), "git status -sb"); got != "## from-bare" {
+		t.Errorf("tree of a bare repository: got %q", got)
+	}
+
+	refused := func(code int, text, args string) {
+		t.Helper()
+		r := w.run(w.state, "sh", "-c", "cd "+app+" && exec "+binary+" worktree add "+args)
+		if r.code != code || !strings.Contains(r.stderr, text) {
+			t.Errorf("want code %d and %q: %s", code, text, r)
+		}
+	}
+	refused(1, "'main' is already used by worktree at '"+app+"'", "../x main")
+	refused(1, "'other' is already used by worktree at '"+filepath.Join(w.root, "o")+"'", "../x other")
+	refused(1, "a branch named 'other' already exists", "-b other ../x")
+	refused(1, "invalid reference: nowhere", "../x nowhere")
+	refused(2, "--changes excludes", "--changes ../x other")
+	w.sh(app, "git branch ahead $(git commit-tree -p HEAD -m ahead HEAD^{tree})")
+	refused(1, "--changes takes the changes of HEAD", "--changes ../ahead")
+	refused(1, "has commits that", "-B ahead ../x HEAD")
+	if _, err := os.Lstat(filepath.Join(w.root, "x")); err == nil {
+		t.Error("a refused tree has a directory")
+	}
+
+	// A tree that was unmounted keeps its session, which no other tree takes over.
+	kept := filepath.Join(w.root, "kept")
+	add(app, "../kept")
+	w.sh(kept, "echo work >unsaved")
+	w.ok("unmount", kept)
+	refused(1, "belongs to this path", "../kept")
+	w.ok("mount", app, kept)
+	if got := w.sh(kept, "cat unsaved"); got != "work" {
+		t.Errorf("file of the session that was mounted again: got %q", got)
+	}
+
+	// The trees of a mirror do not mirror, and fetch to remote branches.
+	w.sh(w.root, "git clone -q --mirror app mirror.git")
+	add(filepath.Join(w.root, "mirror.git"), "-b mirrored "+filepath.Join(w.root, "mirrored"))
+	if got := w.sh(filepath.Join(w.root, "mirrored"), "git config remote.origin.mirror || git config remote.origin.fetch"); got !=
+		"+refs/heads/*:refs/remotes/origin/*" {
+		t.Errorf("settings of a tree of a mirror: got %q", got)
+	}
+
+	// A nested repository is not copied, and neither is the new tree itself.
+	w.sh(app, "git init -q nested && git -C nested commit -q --allow-empty -m nested")
+	inside := filepath.Join(app, "trees", "one")
+	if out := add(app, "--changes -b one trees/one 2>&1"); !strings.Contains(out, "not copied: the git repositories nested") {
+		t.Errorf("tree with changes inside of the clone: got %q", out)
+	}
+	if _, err := os.Lstat(filepath.Join(inside, "nested")); err == nil {
+		t.Error("a nested repository was copied")
+	}
+
+	list := w.sh(app, state+binary+" worktree list --porcelain")
+	for _, want := range []string{"worktree " + app + "\nHEAD ", "worktree " + fix + "\n", "branch refs/heads/fix\n",
+		"worktree " + with + "\n"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("worktree list: %q is missing in\n%s", want, list)
+		}
+	}
+	if r := w.run(w.state, binary, "worktree", "remove", with); r.code != 1 ||
+		!strings.Contains(r.stderr, "modified or untracked") {
+		t.Errorf("removal of a tree with changes: %s", r)
+	}
+	w.ok("worktree", "remove", fix)
+	if got := w.sh(app, "git log -1 --format=%s fix"); got != "In the tree" {
+		t.Errorf("branch of the removed tree in the clone: got %q", got)
+	}
+}
