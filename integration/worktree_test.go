@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,6 +69,7 @@ func TestWorktree(t *testing.T) {
 	w.same("new tree on its branch again", is, w.look(dir))
 
 	w.sh(dir, "git commit -qm two && echo three >three && git add three && echo four >four && rm new")
+	w.sh(dir, "echo out >>$(git rev-parse --git-path info/exclude) && mkdir out && echo ignored >out/x")
 	w.git(dir, "worktree", "add", "-q", "../linked")
 	if got := w.git(m.Dir, "for-each-ref", "refs/heads/fix", "refs/heads/linked"); got != "" {
 		t.Errorf("branches of the parent: got %s, want none of the fork", got)
@@ -111,6 +113,7 @@ func TestWorktree(t *testing.T) {
 		kill()
 		fix = w.mountAgain(back, dir)
 		w.same("tree that was brought back", before, w.look(dir))
+		w.wantFile(fix.path("out/x"), "ignored\n") // which is in no checkpoint
 	}
 	if r := w.afs("worktree", "remove", filepath.Join(w.root, "plain")); r.code != 0 ||
 		exists(filepath.Join(w.root, "plain")) {
@@ -222,6 +225,11 @@ func TestReceiptNamesWhatIsMissing(t *testing.T) {
 		t.Errorf("receipt of a tree: got %q, want %q", got, want)
 	}
 	w.wantFile(filepath.Join(tree, ".env"), "TOKEN=1\n")
+	// What was copied stays on this host.
+	p := mounted{control.MountReply{Dir: tree}, w}.checkpoint()
+	if !slices.ContainsFunc(p.LeftOut, func(l control.LeftOut) bool { return l.Path == ".env" && l.Why == "ignored" }) {
+		t.Errorf("checkpoint of the tree leaves out %+v, want .env among them", p.LeftOut)
+	}
 	var forked control.MountReply
 	w.json(&forked, "session", "fork", w.place("f"), "-C", "work")
 	if r := forked.Receipt; r == nil || r.Ignored != 2 || r.TooLarge != 1 || r.Special != 1 || len(r.Paths) != 4 {

@@ -220,9 +220,17 @@ func TestWorktreeAddCopiesHooks(t *testing.T) {
 	w.ok("agent", "install", "claude", "--dir", "app")
 	w.git(".", "clone", "-q", "app", "try")
 	w.ok("worktree", "add", "-C", "app", "-q", "try")
-	hooks, err := os.ReadFile(filepath.Join(w.dir, "try", ".claude", "settings.local.json"))
+	file := filepath.Join(w.dir, "try", ".claude", "settings.local.json")
+	hooks, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(hooks), "session hook claude") || w.git("try", "status", "--porcelain") != "" {
 		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
+	}
+	if err := os.WriteFile(file, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.ok("worktree", "add", "-C", "app", "-q", "try")
+	if text, err := os.ReadFile(file); err != nil || string(text) != "{}" {
+		t.Errorf("configuration that the new tree has already: got %s, %v", text, err)
 	}
 }
 

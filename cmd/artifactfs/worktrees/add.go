@@ -330,11 +330,13 @@ func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served,
 }
 
 // uncommitted returns the number of uncommitted paths of the tree at dir with which the new tree begins. It returns 0
-// if they are left out, or not printed.
+// if they are left out or not printed, or if git needs longer than cli.LookTime.
 func (p plan) uncommitted(ctx context.Context, a *cli.App, dir string) int64 {
 	if p.checkout != nil || a.JSON || a.Quiet {
 		return 0
 	}
+	ctx, cancel := context.WithTimeout(ctx, cli.LookTime)
+	defer cancel()
 	out, err := git(ctx, dir, "status", "--porcelain", "--no-renames")
 	if err != nil || out == "" {
 		return 0
@@ -373,11 +375,21 @@ func (p plan) checkOut(ctx context.Context, dir string) error {
 	return err
 }
 
-// copyHooks installs the hooks of the agents that are installed in the tree at from in the one at to. The files with
-// the hooks are specific to a machine, so checkpoints do not contain them.
+// exists reports whether there is a file at path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// copyHooks installs the hooks of the agents that are installed in the tree at from in the one at to, unless it has the
+// agent's configuration already. The files with the hooks are specific to a machine, so checkpoints do not contain
+// them.
 func copyHooks(ctx context.Context, from, to string) error {
 	for _, agent := range agenthook.Agents() {
 		if in, err := agenthook.Installed(from, agent); !in.Yes || err != nil {
+			continue
+		}
+		if in, err := agenthook.Installed(to, agent); err != nil || exists(in.Path) {
 			continue
 		}
 		program, err := cli.OwnCommand()

@@ -47,11 +47,11 @@ removed by git, after a checkpoint.`,
 
 // removed is the output of "worktree remove --json".
 type removed struct {
-	Path    string    `json:"path"`
-	Session string    `json:"session,omitempty"` // session in the trash; missing: nothing was done in the tree
-	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session can be restored
-	Restore string    `json:"restore,omitempty"` // command that restores the session and mounts it at Path
-	Kept    string    `json:"kept_by,omitempty"` // session with the last state of a linked worktree
+	Path       string    `json:"path"`
+	Session    string    `json:"session,omitempty"`    // session in the trash; missing: nothing was done in the tree
+	Until      time.Time `json:"until,omitzero"`       // end of the time for which the session can be restored
+	Restore    string    `json:"restore,omitempty"`    // command that restores the session and mounts it at Path
+	Checkpoint string    `json:"checkpoint,omitempty"` // checkpoint with the last state of a linked worktree
 }
 
 // refusal returns the error of a tree that is not removed.
@@ -214,7 +214,7 @@ func removeLinked(ctx context.Context, a *cli.App, path string, m cli.Served, fo
 		if err != nil {
 			return cli.Failure("remove worktree", path, err)
 		}
-		done.Kept = reply.ID
+		done.Checkpoint = reply.ID
 	}
 	args := []string{"worktree", "remove"}
 	if force {
@@ -228,9 +228,9 @@ func removeLinked(ctx context.Context, a *cli.App, path string, m cli.Served, fo
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, done)
 	}
-	if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", done.Path); err != nil || done.Kept == "" || a.Quiet {
+	if _, err := fmt.Fprintf(a.Stdout, "removed %s\n", done.Path); err != nil || done.Checkpoint == "" || a.Quiet {
 		return cli.Printed(err)
 	}
-	fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s of session %s has what was in it\n", done.Kept, m.Session.Name)
+	fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s of session %s has what was in it\n", done.Checkpoint, m.Session.Name)
 	return nil
 }

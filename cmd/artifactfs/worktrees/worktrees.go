@@ -49,7 +49,7 @@ session can be unmounted and resumed at another directory.`,
 // instead has hints for the subcommands of git worktree that this command does not have.
 var instead = map[string]string{
 	"lock":   "artifactfs session set --hold REASON protects the session of a tree from removal",
-	"unlock": "artifactfs session set --release permits the removal of the session of a tree",
+	"unlock": "artifactfs session set --no-hold permits the removal of the session of a tree",
 	"move":   "run artifactfs unmount DIR, and then artifactfs session resume SESSION NEWDIR",
 	"repair": "run artifactfs doctor to see what is wrong",
 }
