@@ -25,8 +25,8 @@ type Objects interface {
 	// host.
 	Open(ctx context.Context, number uint64) (Object, error)
 	// Opened is called when the process of the thread tid has opened an object in the form Existence. The object is the
-	// one for which Find was called last for this thread.
-	Opened(tid uint32)
+	// one for which Find was called last for this thread. The process gets the answer to its open when Opened returns.
+	Opened(ctx context.Context, tid uint32)
 	// Lists reports whether a listing of a directory of objects contains objects if the process of the thread tid
 	// requests it.
 	Lists(tid uint32) bool
@@ -146,7 +146,9 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 		}
 		out.SetAttrTimeout(forever)
 	case inFanOut && name == linkTarget: // a process has opened the link, so the kernel looks up its target
-		f.objects.Opened(h.Pid)
+		w := f.fs.wait(cancel, h)
+		f.objects.Opened(w, h.Pid)
+		w.finish()
 		return raw.ENOENT
 	case inFanOut:
 		return f.lookupObject(cancel, h, hexDigits(first)+name, out)

@@ -43,7 +43,7 @@ func (f *fakeObjects) Open(_ context.Context, number uint64) (Object, error) {
 	return fakeObject{bytes.NewReader([]byte(pattern(10_000)))}, f.failure
 }
 
-func (f *fakeObjects) Opened(uint32) {}
+func (f *fakeObjects) Opened(context.Context, uint32) {}
 
 func (f *fakeObjects) Lists(uint32) bool { return f.lists }
 

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
@@ -138,5 +141,56 @@ func TestGitAsksOnce(t *testing.T) {
 				w.git(m.Dir, "worktree", "remove", "--force", filepath.Join(filepath.Dir(m.Dir), "linked"))
 			}
 		})
+	}
+}
+
+// TestDiffWithoutContents runs commands that make git 2.27 to 2.52 crash in a partial clone: git finds that some files
+// have changed only in their times, and then needs the size of a blob that is missing.
+func TestDiffWithoutContents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	repo := w.repo("diff.git", object.SHA1)
+	files, names := map[string]gittest.File{}, []string{}
+	for i := range 40 {
+		name := fmt.Sprintf("z%02d/file", i)
+		files[name] = gittest.File{Data: fmt.Appendf(nil, "text %d\n", i)}
+		names = append(names, name)
+	}
+	w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.mount(s.URL(repo.Path), "--history", "full", "--prefetch", "none", "--session-remote", "none", "--log-level",
+		"debug")
+	own := []string{"a1", "a2", "a3", "a4"}
+	for _, name := range own {
+		w.check(os.WriteFile(filepath.Join(m.Dir, name), []byte("own\n"), 0o644))
+	}
+	w.git(m.Dir, "add", ".")
+	w.git(m.Dir, "commit", "-q", "-m", "Own files")
+	changed := []string{}
+	for i, args := range [][]string{{"--name-only"}, {"--name-status"}, {"--raw"}, {"--name-only", "HEAD"}} {
+		for _, name := range own {
+			path := filepath.Join(m.Dir, name)
+			w.check(os.WriteFile(path, []byte("own\n"), 0o644))
+			old := time.Unix(1_500_000_000+int64(i), 0)
+			w.check(os.Chtimes(path, old, old))
+		}
+		for _, name := range names[:4] {
+			w.check(os.WriteFile(filepath.Join(m.Dir, name), []byte("new\n"), 0o644))
+		}
+		changed, names = append(changed, names[:4]...), names[4:]
+		f := w.faulting(s, m.Dir, "", append([]string{"diff"}, args...)...)
+		var got []string
+		for line := range strings.Lines(f.out) {
+			fields := strings.Fields(line)
+			got = append(got, fields[len(fields)-1])
+		}
+		if !slices.Equal(got, changed) {
+			t.Errorf("git diff %v: got %q, want %q", args, got, changed)
+		}
+		t.Logf("git diff %v: %d queries, %d requests, %d blobs", args, f.questions, f.requests, f.blobs)
+		// Without a commit, git compares only the changed files.
+		if f.questions > 0 || f.requests > 2 || f.blobs > 4 && i < 3 {
+			t.Errorf("git diff %v: %d queries, %d requests, %d blobs\n%s", args, f.questions, f.requests, f.blobs, s.Log())
+		}
 	}
 }

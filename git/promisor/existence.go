@@ -27,6 +27,8 @@ import (
 //   - Programs other than git cannot request objects, so they get the contents. They find nothing in listings.
 //   - git fsck and git pack-objects find nothing, and neither do this program, the git commands that it runs, and
 //     processes that cannot be identified: this program has to know which contents are on this host.
+//   - A git diff that could crash when it requests an object gets no contents either, but finds the object in a pack
+//     when its open returns (method Opened).
 //   - A process that has opened an object, and got no contents, does not find it any more. If the request for the
 //     object has failed too, git would report a loose object that exists as corrupt.
 type existence struct {
@@ -70,6 +72,7 @@ const (
 	excluded   kind = iota // a process that finds no objects
 	program                // a program other than git
 	gitCommand             // a git command that writes no trees
+	comparison             // a git diff for which crashes returns true
 	treeWriter             // a git command that may write trees
 )
 
@@ -121,6 +124,8 @@ func kindByArgs(args []string) kind {
 		return excluded
 	case slices.Contains(treeWriters, name):
 		return treeWriter
+	case crashes(args):
+		return comparison
 	}
 	return gitCommand
 }
@@ -142,13 +147,16 @@ func (e *existence) find(ctx context.Context, tid uint32, id object.ID) (found, 
 	return found, k == program, err
 }
 
-// noteOpened records that the thread tid has opened the object for which it has asked most recently.
-func (e *existence) noteOpened(tid uint32) {
+// noteOpened records that the thread tid has opened the object for which it has asked most recently. It returns the id
+// of the object, and whether the process must find the object in a pack, because its request could make it crash.
+func (e *existence) noteOpened(tid uint32) (id object.ID, supply bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if id, ok := e.asked[tid]; ok {
+	id, ok := e.asked[tid]
+	if ok {
 		remember(&e.opened, tid, id)
 	}
+	return id, ok && e.kindOf(tid) == comparison
 }
 
 // remember records id as the object of a thread. If more than maxAskers threads are recorded, it first removes all of
@@ -207,10 +215,6 @@ func (s *Server) Find(ctx context.Context, tid uint32, id object.ID) (found, con
 	h := Hint{Commands: []Command{{Process: fmt.Sprintf("%d-%s", tid, p.start), Dir: p.dir}}}
 	return true, true, s.fetch(ctx, h, []object.ID{id})
 }
-
-// Opened records that the process of the thread tid has opened the object for which the thread has called Find most
-// recently.
-func (s *Server) Opened(tid uint32) { s.existence.noteOpened(tid) }
 
 // Lists reports whether the process of the thread tid is to find objects when it lists a directory of loose objects.
 func (s *Server) Lists(tid uint32) bool { return s.existence.lists(tid) }

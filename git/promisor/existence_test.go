@@ -53,3 +53,17 @@ func TestOwnGitFindsNoMissingBlobs(t *testing.T) {
 		}
 	}
 }
+
+func TestKindByArgs(t *testing.T) {
+	for command, want := range map[string]kind{
+		"git diff --name-only": comparison, "git diff --raw HEAD -- dir": comparison, "/bin/git -C x diff -s": comparison,
+		"git diff": gitCommand, "git diff --stat": gitCommand, "git diff -- --raw": gitCommand,
+		"git diff --cached --name-only": gitCommand, "git diff-index --raw HEAD": gitCommand,
+		"git diff --no-index --quiet a b": gitCommand,
+		"git commit -m --raw":             treeWriter, "git fsck": excluded, "git lfs ls-files": program, "diff --raw": program,
+	} {
+		if got := kindByArgs(strings.Fields(command)); got != want {
+			t.Errorf("command %q: got %d, want %d", command, got, want)
+		}
+	}
+}
