@@ -1,6 +1,7 @@
 package undo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,16 +151,21 @@ func (o Options) carryOut(ctx context.Context, s Session, h *history, targets []
 		}
 		return r.Changes, err
 	}
+	var gone error // the checkpoint before a call was dropped
 	for _, t := range targets {
 		p, err := h.plan(t, diff)
 		if err != nil {
+			if p.to == "" && !only && t.undo == nil { // an older call may have changed files, too
+				gone = cmp.Or(gone, err)
+				continue
+			}
 			return Reply{}, err
 		}
 		if len(p.paths) > 0 || only {
 			return o.apply(ctx, s, h, &p, diff)
 		}
 	}
-	return Reply{}, none
+	return Reply{}, cmp.Or(gone, none)
 }
 
 // newReply returns the reply about a plan that was not carried out yet.

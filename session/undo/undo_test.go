@@ -274,6 +274,25 @@ func TestUndoOfOthers(t *testing.T) {
 	}
 }
 
+// TestUndoOfOlderCall checks that an undo of the newest call skips calls without a checkpoint before them.
+func TestUndoOfOlderCall(t *testing.T) {
+	w := newServer(t, tree{"x": "0", "y": "0"})
+	w.call("claude/1", "a", func() { w.write("x", "a") })
+	w.call("claude/1", "b", func() { w.write("y", "b") })
+	w.drop("P0002")
+	if r := w.undo("", Refuse); r.Of != "a" {
+		t.Errorf("undo after a checkpoint was dropped: got %+v", r)
+	}
+	w.want("after the undo", tree{"x": "0", "y": "b"})
+	const cause = "checkpoint P0002 was dropped, or is one of the session from which this one was forked"
+	if e := w.failure("", Refuse); e.Cause != cause {
+		t.Errorf("undo of the last call whose checkpoint was dropped: got %+v", e)
+	}
+	if e := w.failure("b", Refuse); e.Cause != cause {
+		t.Errorf("undo of the call by its id: got %+v", e)
+	}
+}
+
 // TestUndoBesideAWriter checks that what another process writes between the plan and the restore is not lost.
 func TestUndoBesideAWriter(t *testing.T) {
 	w := newServer(t, tree{"x": "0", "y": "0"})
