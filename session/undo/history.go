@@ -34,6 +34,7 @@ type call struct {
 	at            time.Time // time of the record of the call
 	before        string    // checkpoint before the call; "" if there was none
 	after         string    // checkpoint after the call; "" if nothing shows that the call has ended
+	early         bool      // the checkpoint before may have been made some time before the call
 	ended         bool      // the result of the call is recorded
 	late          bool      // the call may have ended after the checkpoint after was made, and before the next one
 }
@@ -142,7 +143,8 @@ func (h *history) begin(who conversation, e entry, r control.TranscriptRecord) {
 		return
 	}
 	h.calls = append(h.calls, &call{id: cmp.Or(e.Call, r.ID), tool: e.Tool, subject: event.Subject(), who: who,
-		turn: cmp.Or(h.turns[who], h.turn, r.Turn), at: r.Time, before: cmp.Or(e.Checkpoint, r.Checkpoint)})
+		turn: cmp.Or(h.turns[who], h.turn, r.Turn), at: r.Time, before: cmp.Or(e.Checkpoint, r.Checkpoint),
+		early: e.Checkpoint == ""})
 }
 
 // running returns the call that a result belongs to: the one with the same id or, if the agent gives its calls no ids,
@@ -192,29 +194,54 @@ func (h *history) place(id string) (at int, exact bool) {
 	return at, false
 }
 
-// span returns the positions of the checkpoints between which a call has run. known is false if the end of the call is
-// not known exactly.
-func (h *history) span(c *call) (from, to int, known bool) {
+// span has the positions of the checkpoints between which a call has run.
+type span struct {
+	from, to   int
+	begin, end int  // positions between which the call has run for sure
+	known      bool // the beginning and the end of the call are known exactly
+}
+
+// sure reports whether the call has run for sure between the checkpoint at a position in the span and the next one.
+func (s span) sure(i int) bool { return s.begin <= i && i < s.end }
+
+// span returns between which checkpoints a call has run. If its end is not known, it has run for sure only until the
+// next checkpoint, because the agent may have been killed or interrupted soon.
+func (h *history) span(c *call) (s span) {
 	from, exact := h.place(c.before)
 	if !exact {
 		from = max(from-1, 0)
 	}
+	s.from, s.begin = from, from
+	if c.early {
+		s.begin++
+	}
 	last := len(h.points) - 1
 	if c.after == "" {
-		to = last
+		s.to, s.end = last, from+1
 		for i := from; i < last; i++ {
 			if h.points[i].Time.After(c.at.Add(maxOpen)) {
-				to = i
+				s.to = i
 				break
 			}
 		}
-		return from, to, false
+		return s
 	}
-	to, exact = h.place(c.after)
+	to, exact := h.place(c.after)
 	if c.late {
 		to++
 	}
-	return from, max(from, min(to, last)), exact && c.ended && !c.late
+	s.to = max(from, min(to, last))
+	exact = exact && !c.late
+	switch {
+	case !c.ended:
+		s.end = from + 1
+	case exact:
+		s.end = s.to
+	default:
+		s.end = max(from+1, s.to-1)
+	}
+	s.known = exact && c.ended && !c.early
+	return s
 }
 
 // target is what an undo or redo is to take back.
@@ -259,8 +286,8 @@ func (h *history) toUndo(name string) ([]target, error) {
 	if name == "" {
 		var all []target
 		for _, c := range slices.Backward(h.calls) {
-			from, to, _ := h.span(c)
-			if _, exact := h.place(c.before); h.undone(c) || exact && h.points[from].Tree == h.points[to].Tree {
+			s := h.span(c)
+			if _, exact := h.place(c.before); h.undone(c) || exact && h.points[s.from].Tree == h.points[s.to].Tree {
 				continue
 			}
 			all = append(all, target{name: c.id, calls: []*call{c}})

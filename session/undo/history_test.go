@@ -13,8 +13,8 @@ import (
 // describe returns a call in short form: its id, turn, and the positions of its checkpoints; a question mark means that
 // the end is not known.
 func (h *history) describe(c *call) string {
-	from, to, known := h.span(c)
-	return fmt.Sprintf("%s turn %d %d-%d%s", c.id, c.turn, from, to, map[bool]string{false: "?"}[known])
+	s := h.span(c)
+	return fmt.Sprintf("%s turn %d %d-%d%s", c.id, c.turn, s.from, s.to, map[bool]string{false: "?"}[s.known])
 }
 
 // TestHistory checks which calls are found in records, in which turn, and between which checkpoints.

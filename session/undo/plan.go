@@ -75,7 +75,7 @@ type plan struct {
 	paths   []string          // paths to restore, sorted
 	others  []OtherChange     // those of them that somebody else has changed, too
 	later   []string          // those of them that the same conversations have changed later
-	unknown bool              // the end of a call is not known exactly
+	unknown bool              // the beginning or the end of a call is not known exactly
 	moved   bool              // the calls have moved HEAD
 	reset   string            // commit to which git reset --soft moves HEAD back; "": that would affect other commits
 }
@@ -140,11 +140,11 @@ func (h *history) start(p *plan) (from int, err error) {
 	from = len(h.points)
 	end := 0
 	for _, c := range p.calls {
-		a, b, known := h.span(c)
+		s := h.span(c)
 		if _, exact := h.place(c.before); !exact {
 			return 0, dropped(c.before)
 		}
-		from, end, p.unknown = min(from, a), max(end, b), p.unknown || !known
+		from, end, p.unknown = min(from, s.from), max(end, s.to), p.unknown || !s.known
 	}
 	p.to = h.points[from].ID
 	was, then, now := h.points[from], h.points[end], h.points[len(h.points)-1]
@@ -160,12 +160,12 @@ func (h *history) classes(t target, from int) []class {
 	n := len(h.points) - 1
 	list, who := make([]class, n), make([]map[conversation]bool, n)
 	for _, c := range h.calls {
-		a, b, _ := h.span(c)
-		for i := max(a, from); i < b; i++ {
+		s := h.span(c)
+		for i := max(s.from, from); i < s.to; i++ {
 			if who[i] == nil {
 				who[i] = map[conversation]bool{}
 			}
-			who[i][c.who] = true
+			who[i][c.who] = who[i][c.who] || s.sure(i)
 			list[i].selected = list[i].selected || t.undo == nil && slices.Contains(t.calls, c)
 		}
 	}
@@ -195,14 +195,16 @@ func owners(calls []*call) map[conversation]bool {
 }
 
 // withOthers adds the conversations that do not belong to the target. For a redo, these are all conversations, because
-// the agent may have worked on after the undo.
+// the agent may have worked on after the undo. The values of who state whether a call of the conversation has run for
+// sure. If none has, somebody without an agent may have made changes.
 func (c class) withOthers(t target, who map[conversation]bool) class {
 	own := map[conversation]bool{}
 	if t.undo == nil {
 		own = owners(t.calls)
 	}
-	agents := map[string]bool{}
-	for w := range who {
+	agents, sure := map[string]bool{}, false
+	for w, ran := range who {
+		sure = sure || ran
 		if own[w] {
 			continue
 		}
@@ -216,7 +218,7 @@ func (c class) withOthers(t target, who map[conversation]bool) class {
 		agents[name] = true
 	}
 	c.by = strings.Join(slices.Sorted(maps.Keys(agents)), ", ")
-	c.foreign = len(who) == 0 || len(agents) > 0
+	c.foreign = !sure || len(agents) > 0
 	return c
 }
 

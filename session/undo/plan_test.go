@@ -202,6 +202,47 @@ func TestPlan(t *testing.T) {
 		{"an empty directory", func(w *world) {
 			w.call("claude/1", "a", func() { w.write("e/f", "a") })
 		}, "a", "P0000 e e/f"},
+		{"the user after a call that was killed", func(w *world) {
+			w.begin("claude/1", "a")
+			set(w, "a", "x")()
+			w.checkpoint("")
+			set(w, "u", "y")()
+		}, "a", "P0000 x y | y() unknown"},
+		{"the user after an interrupted call", func(w *world) {
+			w.begin("claude/1", "a")
+			set(w, "a", "x")()
+			w.checkpoint("")
+			set(w, "u", "y")()
+			w.prompt("claude/1")
+		}, "a", "P0000 x y | y() unknown"},
+		{"the user after a later call that was killed", func(w *world) {
+			w.call("claude/1", "a", set(w, "a", "x"))
+			w.begin("claude/1", "b")
+			set(w, "b", "y")()
+			w.checkpoint("")
+			set(w, "u", "x")()
+		}, "a", "P0000 x | x()"},
+		{"another call of the same conversation beside one that was killed", func(w *world) {
+			w.begin("claude/1", "b")
+			w.checkpoint("killed")
+			w.call("claude/1", "a", set(w, "a", "x"))
+		}, "a", "P0002 x"},
+		{"the user before a call without a checkpoint of its own", func(w *world) {
+			w.checkpoint("")
+			set(w, "u", "y")()
+			w.record("tool_call", "claude/1", `,"tool":"Bash","call":"a"`)
+			set(w, "a", "x")()
+			w.end("claude/1", "a")
+		}, "a", "P0000 x y | x() y() unknown"},
+		{"a call after which no checkpoint was made", func(w *world) {
+			w.begin("claude/1", "a")
+			set(w, "a", "x")()
+			w.checkpoint("")
+			set(w, "b", "y")()
+			w.checkpoint("")
+			w.record("tool_result", "claude/1", `,"tool":"Bash","call":"a"`)
+			set(w, "u", "z")()
+		}, "a", "P0000 x y z | z() unknown"},
 	} {
 		w := newWorld(t, tree{"x": "0", "y": "0", "d/old": "0", "e/": ""})
 		c.run(w)

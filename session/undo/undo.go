@@ -44,6 +44,8 @@ type Options struct {
 	Others Choice
 	DryRun bool                   // change nothing, and return what would be changed
 	Show   func(control.Progress) // shows the progress of the restore; may be nil
+	// Unsure is called before files are restored or this is refused, if Unknown is true in the reply; may be nil
+	Unsure func()
 }
 
 // Reply is the output of `session undo --json` and `session redo --json`.
@@ -61,7 +63,8 @@ type Reply struct {
 	Others  []OtherChange        `json:"others"`           // paths that somebody else has changed since, too
 	Later   []string             `json:"later"`            // paths that the same agent has changed later
 	Kept    []string             `json:"kept"`             // unchanged paths, because others have changed them
-	// Unknown is true if the end of a call is not known, so that changes of others may count as its own.
+	// Unknown is true if the beginning or the end of a call is not known exactly, so that changes of others may count as
+	// its own.
 	Unknown bool `json:"unknown"`
 	// HeadMoved is true if a call has moved HEAD. HEAD and the branches stay; if a reset to HeadBefore takes back exactly
 	// the commits of the calls, HeadBefore is set.
@@ -190,6 +193,9 @@ func (o Options) newReply(p *plan, now control.Checkpoint) Reply {
 func (o Options) apply(ctx context.Context, s Session, h *history, p *plan, diff differ) (Reply, error) {
 	now := h.points[len(h.points)-1]
 	r := o.newReply(p, now)
+	if p.unknown && len(p.paths) > 0 && o.Unsure != nil {
+		o.Unsure()
+	}
 	if o.Others == Keep {
 		r.Kept = append(r.Kept, p.without()...)
 	}

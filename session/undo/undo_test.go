@@ -274,6 +274,25 @@ func TestUndoOfOthers(t *testing.T) {
 	}
 }
 
+// TestUndoOfUnknownEnd checks that an undo refuses what a user has changed after an agent was killed, and that it tells
+// before the restore that it does not know the end of the call.
+func TestUndoOfUnknownEnd(t *testing.T) {
+	w := newServer(t, tree{"x": "0"})
+	w.begin("claude/1", "a")
+	w.write("x", "a")
+	w.checkpoint("")
+	w.write("mine", "u")
+	if e := w.failure("", Refuse); e.Cause != "1 path was changed by somebody else since: mine" {
+		t.Errorf("undo of a call that was killed: got %+v", e)
+	}
+	o, told := w.options("", Keep), false
+	o.Unsure = func() { told = len(w.asked) == 0 }
+	if r, err := Undo(t.Context(), w, o); err != nil || !told || !r.Unknown || !slices.Equal(r.Kept, []string{"mine"}) {
+		t.Errorf("undo that keeps others: got %+v, %v; told before: %v", r, err, told)
+	}
+	w.want("after the undo", tree{"x": "0", "mine": "u"})
+}
+
 // TestUndoOfOlderCall checks that an undo of the newest call skips calls without a checkpoint before them.
 func TestUndoOfOlderCall(t *testing.T) {
 	w := newServer(t, tree{"x": "0", "y": "0"})

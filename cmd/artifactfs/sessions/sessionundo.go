@@ -35,7 +35,9 @@ of that turn. CALL is the beginning of the id of a call, which session transcrip
 
 The hooks of agents (artifactfs agent install) make a checkpoint before and after each call, so undo knows what the call
 has changed, and what the user or another agent has changed in the meantime. What a program changes that a call has left
-running counts as changed by somebody else. The undo itself is recorded, and session redo takes it back.
+running counts as changed by somebody else. If the end of a call is not recorded, because its agent was killed or
+interrupted, its changes count as those of somebody else from the next checkpoint on. The undo itself is recorded, and
+session redo takes it back.
 
 ` + undoHelp,
 		Example: `  artifactfs session undo
@@ -79,6 +81,12 @@ The agent whose call was undone counts as somebody else, if it has changed the f
 			o.Others = undo.Keep
 		} else if with {
 			o.Others = undo.Include
+		}
+		if o.Unsure = nil; !a.JSON {
+			o.Unsure = func() {
+				fmt.Fprintln(a.Stderr, "artifactfs: the beginning or the end of a call is not recorded, so changes of others may "+
+					"count as its own")
+			}
 		}
 		reply, err := carryOut(cmd.Context(), m.Client, o)
 		p.Stop()
@@ -131,9 +139,6 @@ func (r undone) print(out, notes io.Writer, verbose bool, now time.Time) {
 		r.printKept(out)
 		did := map[string]string{"undo": "undid", "redo": "redid"}[r.verb]
 		fmt.Fprintf(out, "%s %s: %s as in %s\n", did, title, paths, r.To)
-	}
-	if r.Unknown {
-		fmt.Fprintln(notes, "artifactfs: the end of a call is not recorded, so changes of others may count as its own")
 	}
 	if n := len(r.Later); n > 0 && len(r.Changes) > 0 {
 		fmt.Fprintf(notes, "artifactfs: later changes by the same agent are taken back with it: %s\n",
