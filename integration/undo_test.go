@@ -140,3 +140,45 @@ func TestUndoOfAgents(t *testing.T) {
 		t.Errorf("last record: %s", lines[len(lines)-1])
 	}
 }
+
+// A call has removed the only file of a directory, removed an empty directory, and replaced others, and a user has made
+// files there since. An undo restores what the call has changed and nothing else.
+func TestUndoOfEmptyDirectories(t *testing.T) {
+	w := newWorld(t)
+	files := map[string]gittest.File{}
+	for _, name := range []string{"d/x", "g/x", "h/x", "file", "notes"} {
+		files[name] = gittest.File{Data: []byte(name + "\n")}
+	}
+	w.commit(w.repo("r.git", object.SHA1), files)
+	m := hooked{w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--session", "work",
+		"--checkpoint", "off")}
+	defer w.unmount(m.mounted)
+	w.sh(m.Dir, "mkdir empty filled replaced shared")
+	start := m.files()
+	m.call("claude", "toolu_1", "rm d/x g/x h/x file; mkdir file; rmdir empty replaced; echo a >replaced; "+
+		"echo a >filled/a; echo a >shared/a")
+	w.sh(m.Dir, "echo user | tee d/x h/y shared/user notes")
+	w.refusal(w.afs("session", "undo", "-C", m.Dir), control.ExitFailed,
+		"1 path was changed by somebody else since: d/x", "--keep-others")
+	now := m.files()
+	r := m.undo("undo", "--keep-others")
+	if got := w.sh(m.Dir, "cat d/x h/y shared/user notes"); got != "user\nuser\nuser\nuser" {
+		t.Errorf("files of the user after the undo: %s", got)
+	}
+	if len(r.Kept) != 1 || r.Kept[0] != "d/x" {
+		t.Errorf("undo that keeps others: %+v", r)
+	}
+	if m.undo("redo"); m.files() != now {
+		t.Errorf("after the redo:\n%s\nwant\n%s", m.files(), now)
+	}
+	m.undo("undo", "--with-others")
+	w.sh(m.Dir, "rm h/y shared/user; echo notes >notes")
+	if got := m.files(); got != start {
+		t.Errorf("after the undo, without the work of the user:\n%s\nwant\n%s", got, start)
+	}
+	m.call("claude", "toolu_2", "rm d/x")
+	w.sh(m.Dir, "echo user | tee d/x notes")
+	if r := m.undo("undo", "--keep-others"); len(r.Changes) != 0 || w.sh(m.Dir, "cat d/x notes") != "user\nuser" {
+		t.Errorf("undo without anything to restore: %+v\n%s", r, m.files())
+	}
+}

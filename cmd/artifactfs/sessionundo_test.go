@@ -33,6 +33,8 @@ func newUndo(t *testing.T) (*afs, *sessionsOf) {
 		s.diffs = map[string][]control.PathChange{
 			checkpointA + " " + checkpointB: {change("x", "0", "1"), change("y", "0", "1")},
 			checkpointB + " " + checkpointC: {change("y", "1", "2")},
+			checkpointC + " " + checkpointA: {change("x", "1", "0"), change("y", "2", "0")},
+			checkpointC + " " + checkpointB: {change("y", "2", "1")},
 		}
 		s.records = []control.TranscriptRecord{call("tool_call", "claude", "toolu_1", checkpointA),
 			call("tool_result", "claude", "toolu_1", checkpointB), call("tool_call", "codex", "call_2", checkpointB),

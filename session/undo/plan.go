@@ -34,25 +34,29 @@ type state struct{ mode, id string }
 
 // track is the way of a path from the checkpoint from which files are restored to the present.
 type track struct {
-	first, last state           // in that checkpoint, and now
-	mark        state           // after the last change by the target
-	touched     bool            // whether the target has changed the path
-	later       bool            // whether the same conversations have changed the path after that
-	during      map[string]bool // who else has changed the path before the mark
-	since       map[string]bool // who else has changed the path after the mark
+	present, wanted state           // now, and in that checkpoint; zero if a restore would not change the path
+	last            state           // after the last change that was followed
+	mark            state           // after the last change by the target
+	touched         bool            // whether the target has changed the path
+	later           bool            // whether the same conversations have changed the path after that
+	during          map[string]bool // who else has changed the path before the mark
+	since           map[string]bool // who else has changed the path after the mark
 }
 
-// differs reports whether the path must be restored. A restore leaves submodules unchanged.
+// differs reports whether a restore of the checkpoint would change the path. It leaves submodules unchanged.
 func (t *track) differs() bool {
-	return t.first != t.last && t.first.mode != submoduleMode && t.last.mode != submoduleMode
+	return t.present != t.wanted && t.present.mode != submoduleMode && t.wanted.mode != submoduleMode
 }
 
 // isFile reports whether the path is a file or link, now or in the checkpoint from which files are restored, and not
 // only an empty directory.
 func (t *track) isFile() bool {
 	file := func(s state) bool { return s.mode != "" && s.mode != dirMode }
-	return file(t.first) || file(t.last)
+	return file(t.present) || file(t.wanted)
 }
+
+// empties reports whether the path is an empty directory in the checkpoint from which files are restored, but not now.
+func (t *track) empties() bool { return t.differs() && t.wanted.mode == dirMode }
 
 // others returns who else has changed the path in a way that a restore would take back. Changes after the last one of
 // the target do not count if they were taken back.
@@ -117,6 +121,16 @@ func (h *history) plan(t target, diff differ) (plan, error) {
 			p.follow(changes, c)
 		}
 		a = b
+	}
+	if now := h.points[len(h.points)-1]; now.Tree != h.points[from].Tree {
+		changes, err := diff(now.ID, p.to)
+		if err != nil {
+			return p, err
+		}
+		for _, d := range merged(changes) {
+			t := p.track(d.Path)
+			t.present, t.wanted = state{d.OldMode, d.Old}, state{d.NewMode, d.New}
+		}
 	}
 	if t.undo != nil {
 		if err := p.onlyRestored(diff); err != nil {
@@ -222,38 +236,70 @@ func (c class) withOthers(t target, who map[conversation]bool) class {
 	return c
 }
 
+// track returns the track of a path. If there is none, it adds one.
+func (p *plan) track(path string) *track {
+	if p.tracks[path] == nil {
+		p.tracks[path] = &track{}
+	}
+	return p.tracks[path]
+}
+
+// merged returns a list of changes in which each path occurs once. The daemon reports that an empty directory has
+// replaced a file as two changes, a new directory and a removed file.
+func merged(list []control.PathChange) (all []control.PathChange) {
+	for _, d := range list {
+		if n := len(all); n > 0 && all[n-1].Path == d.Path {
+			e := &all[n-1]
+			e.OldMode, e.Old = cmp.Or(e.OldMode, d.OldMode), cmp.Or(e.Old, d.Old)
+			e.NewMode, e.New = cmp.Or(e.NewMode, d.NewMode), cmp.Or(e.New, d.New)
+			continue
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
 // follow adds changes that were made by those whom the class describes. It must be called in the order of time.
 func (p *plan) follow(changes []control.PathChange, c class) {
-	note := func(to *map[string]bool) {
-		if *to == nil {
-			*to = map[string]bool{}
+	for _, d := range merged(changes) {
+		p.track(d.Path).follow(state{d.NewMode, d.New}, c)
+		if d.NewMode == "" {
+			continue
 		}
-		(*to)[c.by] = true
+		// The daemon does not report that a directory is not empty any more.
+		for dir := range parents(d.Path) {
+			if t := p.tracks[dir]; t != nil && t.last.mode == dirMode {
+				t.follow(state{}, c)
+			}
+		}
 	}
-	for _, d := range changes {
-		t := p.tracks[d.Path]
-		if t == nil {
-			t = &track{first: state{d.OldMode, d.Old}}
-			p.tracks[d.Path] = t
+}
+
+// follow adds a change to the state to.
+func (t *track) follow(to state, c class) {
+	note := func(by *map[string]bool) {
+		if *by == nil {
+			*by = map[string]bool{}
 		}
-		t.last = state{d.NewMode, d.New}
-		switch {
-		case c.selected:
-			t.touched, t.mark, t.later = true, t.last, false
-			for by := range t.since {
-				if t.during == nil {
-					t.during = map[string]bool{}
-				}
-				t.during[by] = true
+		(*by)[c.by] = true
+	}
+	t.last = to
+	switch {
+	case c.selected:
+		t.touched, t.mark, t.later = true, t.last, false
+		for by := range t.since {
+			if t.during == nil {
+				t.during = map[string]bool{}
 			}
-			if c.foreign {
-				note(&t.during)
-			}
-		case c.foreign:
-			note(&t.since)
-		default:
-			t.later = t.touched
+			t.during[by] = true
 		}
+		if c.foreign {
+			note(&t.during)
+		}
+	case c.foreign:
+		note(&t.since)
+	default:
+		t.later = t.touched
 	}
 }
 
@@ -289,16 +335,47 @@ func (p *plan) groupOf(path string) string {
 	return path
 }
 
+// above returns the directories above the differing paths in mine, and those above the other differing paths.
+func (p *plan) above(mine map[string]bool) (dirs, rest map[string]bool) {
+	dirs, rest = map[string]bool{}, map[string]bool{}
+	for path, t := range p.tracks {
+		if !t.differs() {
+			continue
+		}
+		for dir := range parents(path) {
+			if mine[path] {
+				dirs[dir] = true
+			} else {
+				rest[dir] = true
+			}
+		}
+	}
+	return dirs, rest
+}
+
 // choose sets the paths to restore, and which of them others have changed.
 func (p *plan) choose() {
-	chosen := map[string]bool{} // by group
+	chosen, mine := map[string]bool{}, map[string]bool{} // chosen: by group
 	for path, t := range p.tracks {
 		if t.touched && t.differs() {
 			chosen[p.groupOf(path)] = true
 		}
 	}
 	for path, t := range p.tracks {
-		if !t.differs() || !chosen[p.groupOf(path)] {
+		if t.differs() && chosen[p.groupOf(path)] {
+			mine[path] = true
+		}
+	}
+	// A directory becomes empty again if everything is removed from it. Otherwise it is not restored, because that would
+	// restore everything below it.
+	dirs, rest := p.above(mine)
+	for path, t := range p.tracks {
+		if t.empties() {
+			mine[path] = (mine[path] || dirs[path]) && !rest[path]
+		}
+	}
+	for path, t := range p.tracks {
+		if !mine[path] {
 			continue
 		}
 		p.paths = append(p.paths, path)
@@ -318,16 +395,18 @@ func (p *plan) choose() {
 // without removes the paths that others have changed, and those that can only be restored together with them. It
 // returns the removed paths.
 func (p *plan) without() (kept []string) {
-	groups := map[string]bool{}
+	groups, mine := map[string]bool{}, map[string]bool{}
 	for _, o := range p.others {
 		groups[p.groupOf(o.Path)] = true
 	}
-	p.paths = slices.DeleteFunc(p.paths, func(path string) bool {
-		keep := groups[p.groupOf(path)]
-		if keep {
+	for _, path := range p.paths {
+		if mine[path] = !groups[p.groupOf(path)]; !mine[path] {
 			kept = append(kept, path)
 		}
-		return keep
+	}
+	_, rest := p.above(mine)
+	p.paths = slices.DeleteFunc(p.paths, func(path string) bool {
+		return !mine[path] || p.tracks[path].empties() && rest[path]
 	})
 	return kept
 }
@@ -335,23 +414,12 @@ func (p *plan) without() (kept []string) {
 // request returns the paths for a request to restore p.paths. Many paths are replaced by the directories in which
 // nothing else differs.
 func (p *plan) request() []string {
-	mine, rest := map[string]bool{}, map[string]bool{} // rest: directories with paths that must not be restored
+	mine, asked := map[string]bool{}, map[string]bool{}
 	for _, path := range p.paths {
 		mine[path] = true
 	}
-	for path, t := range p.tracks {
-		if t.differs() && !mine[path] {
-			for dir := range parents(path) {
-				rest[dir] = true
-			}
-		}
-	}
-	asked := map[string]bool{}
+	_, rest := p.above(mine)
 	for _, path := range p.paths {
-		// Together with an empty directory, everything below its name would be restored.
-		if !p.tracks[path].isFile() && rest[path] {
-			continue
-		}
 		if len(p.paths) > maxPaths {
 			for dir := range parents(path) {
 				if !rest[dir] {

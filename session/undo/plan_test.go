@@ -11,38 +11,62 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// compare returns the differences of two trees as the daemon returns them.
+// compare returns the differences of two trees as the daemon returns them: a directory that becomes empty is a new
+// path, but an empty one that gets files, or that a file replaces, is no removed path.
 func compare(a, b tree) []control.PathChange {
 	changes := []control.PathChange{}
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	for _, path := range slices.Sorted(maps.Keys(all)) {
-		x, had := a[path]
-		y, has := b[path]
-		if x == y && had == has {
-			continue
+	names := map[string]bool{}
+	for _, t := range []tree{a, b} {
+		for path := range t {
+			names[strings.TrimSuffix(path, "/")] = true
 		}
-		name, mode := strings.TrimSuffix(path, "/"), "100644"
-		if name != path {
-			mode = dirMode
+	}
+	// entry returns the mode and the id of a file or an empty directory, and whether the directory contains anything.
+	entry := func(t tree, name string) (mode, id string, full bool) {
+		if text, is := t[name]; is {
+			return "100644", "id-" + text, false
 		}
-		c := control.PathChange{Path: name, Status: "M"}
-		if had {
-			c.OldMode, c.Old = mode, "id-"+x
-		} else {
+		for path := range t {
+			if path == name+"/" {
+				return dirMode, "empty", false
+			}
+			full = full || strings.HasPrefix(path, name+"/")
+		}
+		return "", "", full
+	}
+	add := func(c control.PathChange) {
+		c.Status = "M"
+		if c.OldMode == "" {
 			c.Status = "A"
-		}
-		if has {
-			c.NewMode, c.New = mode, "id-"+y
-		} else {
+		} else if c.NewMode == "" {
 			c.Status = "D"
 		}
 		changes = append(changes, c)
 	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		c := control.PathChange{Path: name}
+		var full bool
+		c.OldMode, c.Old, _ = entry(a, name)
+		c.NewMode, c.New, full = entry(b, name)
+		if c.OldMode == c.NewMode && c.Old == c.New {
+			continue
+		}
+		if c.NewMode == dirMode {
+			add(control.PathChange{Path: name, NewMode: c.NewMode, New: c.New})
+			c.NewMode, c.New = "", ""
+		}
+		if c.OldMode == dirMode {
+			if c.NewMode == "" && !full {
+				add(control.PathChange{Path: name, OldMode: c.OldMode, Old: c.Old})
+			}
+			c.OldMode, c.Old = "", ""
+		}
+		if c.OldMode != "" || c.NewMode != "" {
+			add(c)
+		}
+	}
 	return changes
 }
-
-func (w *world) remove(path string) { delete(w.files, path) }
 
 // diff returns the differences of two checkpoints.
 func (w *world) diff(a, b string) ([]control.PathChange, error) {
@@ -202,6 +226,28 @@ func TestPlan(t *testing.T) {
 		{"an empty directory", func(w *world) {
 			w.call("claude/1", "a", func() { w.write("e/f", "a") })
 		}, "a", "P0000 e e/f"},
+		{"an empty directory in which others have made a file, too", func(w *world) {
+			w.call("claude/1", "a", set(w, "a", "e/f"))
+			set(w, "u", "e/u")()
+		}, "a", "P0000 e/f"},
+		{"a removed empty directory that others have made again", func(w *world) {
+			w.call("claude/1", "a", func() { w.remove("e") })
+			set(w, "u", "e/u")()
+		}, "a", "P0000 "},
+		{"an emptied directory", func(w *world) {
+			w.call("claude/1", "a", func() { w.remove("d/old") })
+		}, "a", "P0000 d/old"},
+		{"an emptied directory in which others have made a file", func(w *world) {
+			w.call("claude/1", "a", func() { w.remove("d/old") })
+			set(w, "u", "d/new")()
+		}, "a", "P0000 d/old"},
+		{"an emptied directory in which others have made the same file", func(w *world) {
+			w.call("claude/1", "a", func() { w.remove("d/old"); w.write("y", "a") })
+			set(w, "u", "d/old")()
+		}, "a", "P0000 d/old y | d/old()"},
+		{"an empty directory in place of a file", func(w *world) {
+			w.call("claude/1", "a", func() { w.remove("x"); w.write("x/", "") })
+		}, "a", "P0000 x"},
 		{"the user after a call that was killed", func(w *world) {
 			w.begin("claude/1", "a")
 			set(w, "a", "x")()
@@ -332,7 +378,7 @@ func TestFewComparisons(t *testing.T) {
 		compared++
 		return w.diff(a, b)
 	})
-	if compared != 3 || !slices.Equal(p.paths, []string{"x"}) || len(p.others) != 0 || err != nil {
+	if compared != 4 || !slices.Equal(p.paths, []string{"x"}) || len(p.others) != 0 || err != nil {
 		t.Errorf("undo of 40 calls with a change of the user between: got %d comparisons, paths %q, others %v, error %v",
 			compared, p.paths, p.others, err)
 	}

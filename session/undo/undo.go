@@ -202,10 +202,11 @@ func (o Options) apply(ctx context.Context, s Session, h *history, p *plan, diff
 	if o.Others == Refuse && len(p.others) > 0 && !o.DryRun {
 		return Reply{}, refusal(p.others)
 	}
-	if len(p.paths) == 0 {
+	paths := p.request()
+	if len(paths) == 0 { // a request without paths would restore all files
 		return r, nil
 	}
-	done, err := s.Restore(ctx, control.RestoreRequest{Dir: o.Dir, ID: p.to, Paths: p.request(), DryRun: o.DryRun}, o.Show)
+	done, err := s.Restore(ctx, control.RestoreRequest{Dir: o.Dir, ID: p.to, Paths: paths, DryRun: o.DryRun}, o.Show)
 	if err != nil {
 		return Reply{}, err
 	}

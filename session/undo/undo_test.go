@@ -69,8 +69,8 @@ func (w *server) Checkpoint(_ context.Context, r control.CheckpointRequest,
 	return reply, nil
 }
 
-// Restore restores paths and what is below them. A path stays as it is if a file that stays has the name of a directory
-// above it.
+// Restore restores paths and what is below them, or all paths if the request has none. A path stays as it is if a file
+// that stays has the name of a directory above it.
 func (w *server) Restore(_ context.Context, r control.RestoreRequest,
 	_ func(control.Progress)) (reply control.RestoreReply, err error) {
 	w.asked = append(w.asked, r)
@@ -84,18 +84,17 @@ func (w *server) Restore(_ context.Context, r control.RestoreRequest,
 	var adds []control.PathChange
 	reply.Changes = []control.PathChange{}
 	for _, c := range compare(w.files, to) {
-		if !slices.ContainsFunc(r.Paths, func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") }) {
+		if len(r.Paths) > 0 && !slices.ContainsFunc(r.Paths,
+			func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") }) {
 			continue
 		}
-		name, was := c.Path, c.Path
-		if c.NewMode == dirMode {
-			name += "/"
+		if c.OldMode == dirMode || c.NewMode != "" {
+			delete(after, c.Path+"/")
 		}
-		if c.OldMode == dirMode {
-			was += "/"
+		if c.OldMode != "" && c.OldMode != dirMode {
+			delete(after, c.Path)
 		}
-		if delete(after, was); c.NewMode != "" {
-			c.Path = name
+		if c.NewMode != "" {
 			adds = append(adds, c)
 		} else {
 			reply.Changes = append(reply.Changes, c)
@@ -104,7 +103,8 @@ func (w *server) Restore(_ context.Context, r control.RestoreRequest,
 	for _, c := range adds {
 		blocked := false
 		for other := range after {
-			blocked = blocked || strings.HasPrefix(c.Path, other+"/") || strings.HasPrefix(other, c.Path+"/")
+			blocked = blocked || strings.HasPrefix(c.Path, other+"/") || strings.HasPrefix(other, c.Path+"/") ||
+				other == c.Path && c.NewMode == dirMode
 		}
 		if blocked {
 			reply.Kept = append(reply.Kept, c.Path)
@@ -113,8 +113,11 @@ func (w *server) Restore(_ context.Context, r control.RestoreRequest,
 		maps.DeleteFunc(after, func(other, _ string) bool {
 			return strings.HasSuffix(other, "/") && strings.HasPrefix(c.Path, other)
 		})
-		after[c.Path] = to[c.Path]
-		c.Path = strings.TrimSuffix(c.Path, "/")
+		if text, is := to[c.Path]; is {
+			after[c.Path] = text
+		} else {
+			after[c.Path+"/"] = ""
+		}
 		reply.Changes = append(reply.Changes, c)
 	}
 	if reply.DryRun = r.DryRun; !r.DryRun {
@@ -274,6 +277,31 @@ func TestUndoOfOthers(t *testing.T) {
 	}
 }
 
+// TestUndoInEmptiedDirectory checks that nothing but the files of the call is restored if the call has removed the only
+// file of a directory, and a user has made it again.
+func TestUndoInEmptiedDirectory(t *testing.T) {
+	for _, others := range []string{"d/x", "d/y"} {
+		w := newServer(t, tree{"d/x": "0", "notes": "0"})
+		w.call("claude/1", "a", func() { w.remove("d/x") })
+		w.write(others, "u")
+		w.write("notes", "u")
+		want := tree{"d/x": "0", others: "u", "notes": "u"}
+		want[others] = "u"
+		r := w.undo("", Keep)
+		w.want("after the undo with "+others, want)
+		if kept := others == "d/x"; kept != (len(r.Changes) == 0) || kept != slices.Equal(r.Kept, []string{"d/x"}) {
+			t.Errorf("undo with %s: got %+v", others, r)
+		}
+	}
+	w := newServer(t, tree{"e/": "", "notes": "0"})
+	w.call("claude/1", "a", func() { w.remove("e") })
+	w.write("e/u", "u")
+	w.write("notes", "u")
+	if r := w.undo("a", Include); len(r.Changes) != 0 || len(w.asked) != 0 {
+		t.Errorf("undo that has nothing to restore: got %+v, requests %v", r, w.asked)
+	}
+}
+
 // TestUndoOfUnknownEnd checks that an undo refuses what a user has changed after an agent was killed, and that it tells
 // before the restore that it does not know the end of the call.
 func TestUndoOfUnknownEnd(t *testing.T) {
@@ -383,6 +411,12 @@ func TestRandomUndo(t *testing.T) {
 				id := fmt.Sprintf("call-%d-", step)
 				w.begin(who, id)
 				calls, running[who] = append(calls, id), append(mine, id)
+			case random.IntN(12) == 0 && len(mine) > 0: // the agent is killed
+				w.checkpoint("killed")
+				for _, id := range mine {
+					delete(w.open, id)
+				}
+				running[who] = nil
 			case len(mine) > 0:
 				change(who)
 				if random.IntN(2) == 0 {
@@ -429,9 +463,15 @@ func TestRandomUndo(t *testing.T) {
 			}
 		}
 		for _, c := range h.named(r.Of) {
+			if c.after == "" {
+				continue
+			}
 			for _, d := range compare(w.trees[c.before], w.trees[c.after]) {
 				had, now := w.trees[r.To][d.Path], w.files[d.Path]
-				if now != had && !slices.Contains(r.Kept, d.Path) {
+				// Another call of the turn may have taken the change back, before others have changed the path.
+				by, _, _ := strings.Cut(now, " ")
+				back := r.Calls > 1 && now == before[d.Path] && !owner[by]
+				if now != had && !back && !slices.Contains(r.Kept, d.Path) {
 					t.Fatalf("seed %d: after the undo of %q, %s is %q, want %q; kept %q", seed, r.Of, d.Path, now, had, r.Kept)
 				}
 			}

@@ -109,6 +109,23 @@ func (w *world) write(path, text string) {
 	w.files[path] = text
 }
 
+// remove removes a file or an empty directory. The directory above it stays, even if it is empty then.
+func (w *world) remove(path string) {
+	n := len(w.files)
+	delete(w.files, path)
+	delete(w.files, path+"/")
+	i := strings.LastIndexByte(path, '/')
+	if n == len(w.files) || i < 0 {
+		return
+	}
+	for other := range w.files {
+		if strings.HasPrefix(other, path[:i+1]) {
+			return
+		}
+	}
+	w.files[path[:i+1]] = ""
+}
+
 // history returns the history of the session, with a checkpoint of the present files.
 func (w *world) history() *history {
 	w.checkpoint("")
