@@ -190,11 +190,11 @@ func (m merged) pristine(in overlay.Inode) bool {
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.base.Table.Record(in.Node)
-		if !ok || r.Kind().IsDir() || m.base.Table.TreeOf(in.Node) != Root {
+		if !ok || r.Kind().IsDir() || m.base.Table.TreeOf(in.Node) != Root || overlay.IsOnlyTimes(m, in) {
 			return true
 		}
 		was := m.base.Inode(in.Node, r)
-		was.Atime, was.Mtime, was.Ctime = in.Atime, in.Mtime, in.Ctime
+		was.Atime, was.Mtime, was.Ctime, was.Flags = in.Atime, in.Mtime, in.Ctime, in.Flags
 		if in == was && len(m.Xattrs(in.Node)) == 0 {
 			if _, p := m.Entry(in.Parent, m.base.Table.Name(r)); p == overlay.Unknown {
 				n++

@@ -26,6 +26,8 @@ const (
 	// counterUncounted is the counter with the node of the file that Stats and Changed leave out (Tx.Uncount), or 0 if
 	// there is none.
 	counterUncounted = state.CounterUser + 1
+	// counterTimes is the latest ctime that Tx.PutTimes has stored, in nanoseconds since 1970.
+	counterTimes = state.CounterUser + 2
 )
 
 // Start describes how the last use of the overlay ended.

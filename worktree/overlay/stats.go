@@ -85,10 +85,14 @@ func (l *Layer) Changed() int64 {
 
 // isChanged reports whether an inode is that of a named file of the base tree that was changed in place. The result is
 // false for directories, because a directory of the base tree has an inode as soon as an entry in it changes, and for
-// files that Tx.PutTimes has stored and of which nothing but the times has changed.
+// files that Tx.PutTimes has stored and that were not changed since.
 func isChanged(r Reader, in Inode) bool {
-	if in.Node.Own() || in.Nlink == 0 || in.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-		return false
-	}
-	return in.Flags&state.FlagTimes == 0 || in.Size != SizeOfBase || len(r.Xattrs(in.Node)) > 0
+	return !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR && !IsOnlyTimes(r, in)
+}
+
+// IsOnlyTimes reports whether Tx.PutTimes has stored an inode, and nothing has changed it since. Earlier versions of
+// this program do not clear the flag when they change the inode, but set its ctime.
+func IsOnlyTimes(r Reader, in Inode) bool {
+	return in.Flags&state.FlagTimes != 0 && in.Size == SizeOfBase && in.Ctime <= int64(r.Counter(counterTimes)) &&
+		len(r.Xattrs(in.Node)) == 0
 }

@@ -60,6 +60,8 @@ type Tx struct {
 	request uint64 // kernel request for which the update is made; 0 if there is none
 	// made is the node that the request created.
 	made Node
+	// latest is the latest ctime that PutTimes has stored, if that is later than all before.
+	latest int64
 }
 
 // put is an inode that the update writes when it commits. The log record contains only the fields that differ from the
@@ -113,7 +115,7 @@ func (tx *Tx) reset(l *Layer) {
 	tx.l, tx.Reader = l, l.state
 	tx.batch.Reset()
 	tx.puts, tx.drops, tx.nodes, tx.dead = tx.puts[:0], tx.drops[:0], tx.nodes[:0], tx.dead[:0]
-	tx.request, tx.made = 0, 0
+	tx.request, tx.made, tx.latest = 0, 0, 0
 }
 
 // commit appends the changes to the log, then applies them to the state. If the process dies between these steps, the
@@ -179,6 +181,9 @@ func (tx *Tx) encode() {
 	for _, number := range tx.dead {
 		tx.batch.DeadContent(number)
 	}
+	if tx.latest > 0 {
+		tx.batch.SetCounter(counterTimes, uint64(tx.latest))
+	}
 	if tx.request != 0 && tx.batch.Puts() > 0 {
 		tx.batch.Request(tx.request, tx.made)
 	}
@@ -223,10 +228,8 @@ func (tx *Tx) PutInode(in Inode) {
 		return
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
-	if old := cur; in.Flags&state.FlagTimes != 0 {
-		if old.Atime, old.Mtime, old.Ctime = in.Atime, in.Mtime, in.Ctime; in != old {
-			in.Flags &^= state.FlagTimes
-		}
+	if in != cur {
+		in.Flags &^= state.FlagTimes
 	}
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
 		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is
@@ -240,13 +243,16 @@ func (tx *Tx) PutInode(in Inode) {
 }
 
 // PutTimes sets the times of a base node. If the layer has no inode for the node, in must be that of the base tree
-// except for its times, and Changed does not count the file until an update or a write changes more than its times.
+// except for its times, and Changed does not count the file until an update or a write changes it.
 func (tx *Tx) PutTimes(in Inode) {
 	if _, ok := tx.Inode(in.Node); ok {
 		tx.PutInode(in)
 		return
 	}
 	in.Content, in.Flags = 0, state.FlagTimes
+	if in.Ctime > max(tx.latest, int64(tx.Counter(counterTimes))) {
+		tx.latest = in.Ctime
+	}
 	tx.put(in)
 }
 

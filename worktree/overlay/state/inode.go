@@ -16,7 +16,7 @@ const (
 	FlagDirty     uint32 = 1 << iota // size and mtime may be older than those of the contents file
 	FlagUnsettled                    // the contents file replaces contents of the base tree and was not synced yet
 	FlagWritten                      // the inode is dirty, and its mtime is that of the contents file if that is later
-	FlagTimes                        // a base node was stored for its times, and nothing but these was set since
+	FlagTimes                        // a base node was stored for its times, and was not changed since
 )
 
 // Inode holds the attributes of a node that were created or changed in the overlay.
