@@ -28,6 +28,8 @@ const (
 	counterUncounted = state.CounterUser + 1
 	// counterTimes is the latest ctime that Tx.PutTimes has stored, in nanoseconds since 1970.
 	counterTimes = state.CounterUser + 2
+	// counterBaseTime is the time of Tx.SetBaseTime, in nanoseconds since 1970, or 0 if it was never called.
+	counterBaseTime = state.CounterLast
 )
 
 // Start describes how the last use of the overlay ended.

@@ -256,6 +256,16 @@ func (tx *Tx) PutTimes(in Inode) {
 	tx.put(in)
 }
 
+// SetBaseTime sets the result of BaseTime, in nanoseconds since 1970. After a power failure or a repair, the layer has
+// either this time and all that the updates before have stored, or not this time.
+func (tx *Tx) SetBaseTime(at int64) { tx.batch.SetCounter(counterBaseTime, uint64(at)) }
+
+// BaseTime returns the time that Tx.SetBaseTime has set, and false if there is none.
+func BaseTime(r Reader) (at int64, ok bool) {
+	at = int64(r.Counter(counterBaseTime))
+	return at, at != 0
+}
+
 // put adds an inode to the inodes that commit writes. It replaces an earlier put of the same node.
 func (tx *Tx) put(in Inode) *put {
 	for i := range tx.puts {

@@ -11,9 +11,10 @@ type Cursor struct {
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // the counters, dead contents files, requests and Kept records, in one step
+	dumpNumbers dumpPhase = iota // counters, dead contents files, requests and Kept records, in one step
 	dumpOwn                      // records of nodes that the overlay has created
 	dumpBase                     // the records of base nodes
+	dumpLast                     // CounterLast
 	dumpDone
 )
 
@@ -33,14 +34,19 @@ func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 			c = t.dumpSlab(c, &t.own, end, b)
 		case dumpBase:
 			c = t.dumpSlab(c, &t.base, end, b)
+		case dumpLast:
+			if v := t.Counter(CounterLast); v != 0 {
+				b.SetCounter(CounterLast, v)
+			}
+			c = Cursor{phase: dumpDone}
 		}
 	}
 	return c, c.phase == dumpDone
 }
 
-// dumpNumbers dumps the counters, dead contents files, requests and Kept records.
+// dumpNumbers dumps the counters except CounterLast, dead contents files, requests and Kept records.
 func (t *Table) dumpNumbers(b *Batch) {
-	for c := range Counter(maxCounter) {
+	for c := range CounterLast {
 		if v := t.Counter(c); v != 0 {
 			b.SetCounter(c, v)
 		}

@@ -48,7 +48,11 @@ const (
 	CounterContents   Counter = iota // upper bound of the numbers of contents files in use
 	CounterGeneration                // highest generation that free slots may have used; the table itself sets it
 	CounterUser                      // first of the counters that the owner can use freely
-	maxCounter        = 8
+	maxCounter                = 8
+
+	// CounterLast is a counter for the owner that Dump adds behind everything else. If a damaged log is cut, and the
+	// counter remains, all records of base nodes remain that were put before the counter was set.
+	CounterLast Counter = maxCounter - 1
 )
 
 // Totals holds the numbers of objects in a table, and its memory use.

@@ -231,6 +231,32 @@ func TestTableIsAMap(t *testing.T) {
 	}
 }
 
+// A copy has CounterLast only if it has all records.
+func TestCounterLastIsDumpedLast(t *testing.T) {
+	table, copied := newTable(t), newTable(t)
+	var b Batch
+	b.SetCounter(CounterLast, 7)
+	for n := range Node(300) {
+		b.PutInode(&Inode{Node: n + 2, Nlink: 1, Size: SizeOfBase}, nil)
+	}
+	if err := table.Apply(b.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	for c, done := (Cursor{}), false; !done; {
+		b.Reset()
+		c, done = table.Dump(c, 10, &b)
+		if err := copied.Apply(b.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if got, inodes := copied.Counter(CounterLast), copied.Totals().Inodes; got != 0 && inodes < 300 {
+			t.Fatalf("counter with %d of 300 inodes: got %d, want 0", inodes, got)
+		}
+	}
+	if got := copied.Counter(CounterLast); got != 7 {
+		t.Errorf("counter after the dump: got %d, want 7", got)
+	}
+}
+
 // A directory that is read in pieces while it changes returns every entry that stays exactly once.
 func TestReadDirBetweenChanges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
