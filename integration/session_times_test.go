@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,6 +109,13 @@ touch -d '1 hour' d0000/f0000.txt`)
 		end()
 		w.ok("mount", last.Remote, last.Dir, "--session", last.Session, "--history", "none", "--prefetch", "none")
 		last.wantTimes("fork after it was mounted again", want)
+	}
+	// If the listed times are lost, unchanged files do not have the older time either.
+	w.killDaemon()
+	w.check(os.RemoveAll(filepath.Join(w.state, "mounts", last.ID, "overlay")))
+	w.ok("mount", last.Remote, last.Dir, "--session", last.Session, "--history", "none", "--prefetch", "none")
+	if got := w.sh(last.Dir, "find Makefile d0001/f0001.txt d0003/f0000.txt -mmin -60 | wc -l"); got != "3" {
+		t.Errorf("fork without its overlay: %s of 3 files have the time of the checkpoint", got)
 	}
 	w.ok("unmount", last.Dir)
 }

@@ -3,6 +3,7 @@ package worktree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -154,10 +155,15 @@ func (w *timesWalk) add(path string, n Node) {
 // someTimes is the number of paths whose times SetTimes sets in one update.
 const someTimes = 128
 
-// SetTimes sets the times of paths in a new working tree, of which the kernel knows no path yet. It ignores paths that
-// do not exist. The paths do not count as changed, and the change journal does not record them. SetTimes waits until
-// the trees of the directories above the paths are fetched.
-func (o *Overlay) SetTimes(ctx context.Context, paths []PathTimes) error {
+// ErrNoTimes means that SetTimes has set no times, because it could not read a directory.
+var ErrNoTimes = errors.New("no times were set")
+
+// SetTimes sets the times of a new working tree, of which the kernel knows no path yet. It ignores paths that do not
+// exist. The paths do not count as changed, and the change journal does not record them. If t.Unchanged is earlier than
+// Options.Time, all other paths have that time when SetTimes has returned. The overlay stores it after all other times:
+// when a kill, a power failure or a damage has lost some of these, all unchanged paths have Options.Time again, and no
+// path has an earlier time than in t. SetTimes waits until the trees of the directories above the paths are fetched.
+func (o *Overlay) SetTimes(ctx context.Context, t Times) error {
 	if !o.gate.enter() {
 		return ErrClosed
 	}
@@ -165,34 +171,38 @@ func (o *Overlay) SetTimes(ctx context.Context, paths []PathTimes) error {
 	if o.view.layer == nil {
 		return syscall.EROFS
 	}
-	dirs := map[string]Node{".": Root}
-	for some := range slices.Chunk(paths, someTimes) {
-		nodes := make([]Node, len(some))
-		for i, t := range some {
-			n, err := o.nodeAt(ctx, t.Path, dirs)
-			if err != nil && !errors.Is(err, ErrNotExist) && !errors.Is(err, ErrNotDir) &&
-				!errors.Is(err, syscall.ENAMETOOLONG) {
-				return err
-			}
-			nodes[i] = n
+	nodes, dirs := make([]Node, len(t.Paths)), map[string]Node{".": Root}
+	for i, p := range t.Paths {
+		n, err := o.nodeAt(ctx, p.Path, dirs)
+		if err != nil && !errors.Is(err, ErrNotExist) && !errors.Is(err, ErrNotDir) &&
+			!errors.Is(err, syscall.ENAMETOOLONG) {
+			return fmt.Errorf("%w: %w", ErrNoTimes, err)
 		}
+		nodes[i] = n
+	}
+	earlier := t.Unchanged.Before(o.view.base.Time())
+	for i, done := 0, false; !done; i += someTimes {
+		some := t.Paths[i:min(i+someTimes, len(t.Paths))]
+		done = i+len(some) == len(t.Paths)
 		err := o.view.layer.Update(func(tx *overlay.Tx) error {
 			m := merged{tx.Reader, o.view.base}
-			for i, t := range some {
-				in, ok := m.inode(nodes[i])
-				if !ok {
-					continue
-				}
-				before := in
-				if in.Atime, in.Mtime, in.Ctime = t.Atime, t.Mtime, t.Ctime; in != before {
+			for k, p := range some {
+				if in, ok := m.inode(nodes[i+k]); ok {
+					in.Atime, in.Mtime, in.Ctime = p.Atime, p.Mtime, p.Ctime
 					tx.PutTimes(in)
 				}
+			}
+			if done && earlier {
+				tx.SetBaseTime(t.Unchanged.UnixNano())
 			}
 			return nil
 		})
 		if err != nil {
 			return err
 		}
+	}
+	if earlier {
+		o.view.base.SetTime(t.Unchanged)
 	}
 	return nil
 }

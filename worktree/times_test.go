@@ -1,9 +1,14 @@
 package worktree_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,6 +16,8 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 	. "github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -80,7 +87,10 @@ func (w *workspace) forked(skip func(path string) bool) *workspace {
 		files[p] = f
 	}
 	f := newWorkspace(w.t, files)
-	w.ok(f.Overlay().SetTimes(ctx, append(times.Paths, PathTimes{Path: "none/such"}, PathTimes{Path: "plain/x"})))
+	f.later = time.Hour
+	f.reopen()
+	times.Paths = append(times.Paths, PathTimes{Path: "none/such"}, PathTimes{Path: "plain/x"})
+	w.ok(f.Overlay().SetTimes(ctx, times))
 	return f
 }
 
@@ -225,4 +235,104 @@ func TestTimesAfterTheFreeze(t *testing.T) {
 	if _, _, ok := w.Overlay().Times(f, 10, skip); ok {
 		t.Error("got times although the journal does not have the changes since the freeze")
 	}
+}
+
+// If a directory cannot be read, all paths keep the time that they have.
+func TestTimesWithoutATree(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"a": {}, "dir/b": {}, "far/c": {}})
+	times := Times{Unchanged: commitTime.Add(-time.Hour),
+		Paths: []PathTimes{{"a", 1, 2, 3}, {"dir/b", 1, 2, 3}, {"far/c", 1, 2, 3}}}
+	w.src.Rule("far", worktreetest.Rule{Err: syscall.EHOSTUNREACH})
+	err := w.Overlay().SetTimes(t.Context(), times)
+	w.want("times without a tree", err, ErrNoTimes)
+	w.want("times without a tree", err, syscall.EHOSTUNREACH)
+	w.src.Rule("far", worktreetest.Rule{})
+	at := commitTime.UnixNano()
+	for p, got := range timesIn(w.stats(func(string) bool { return false })) {
+		if want := fmt.Sprint(at, at, at); got != want {
+			t.Errorf("times of %q after the failure: got %s, want %s", p, got, want)
+		}
+	}
+}
+
+// After a power cut at any moment, unchanged paths have the earlier time only if all times are there.
+func TestTimesAfterAPowerCut(t *testing.T) {
+	files := map[string]worktreetest.File{"unchanged": {}}
+	times := Times{Unchanged: commitTime.Add(-time.Hour)}
+	for i := range 300 {
+		at := fmt.Sprintf("dir%d/file%d", i%3, i)
+		files[at] = worktreetest.File{}
+		times.Paths = append(times.Paths, PathTimes{at, 1, int64(i), 3})
+	}
+	src := worktreetest.New(files)
+	some := 0 // runs after which some times are there and others not
+	for seed := range uint64(60) {
+		top := t.TempDir()
+		at := func(dir string, fs disk.FS) *faultTree {
+			dir = filepath.Join(top, dir)
+			w := &faultTree{t: t, dir: dir, src: src, options: Options{FS: fs, Root: src.Root, Time: commitTime,
+				Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal")}}
+			if err := w.open(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			return w
+		}
+		before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
+		if err := os.Mkdir(before, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		crash, err := disktest.NewCrashFS(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := at("before", disktest.Booted(crash, faultBoot1))
+		closes := seed%4 == 0
+		if err = w.Overlay().SetTimes(t.Context(), times); err == nil && closes {
+			err = w.Close()
+		}
+		if err == nil && seed%2 == 0 {
+			err = crash.Crash(after, seed)
+		} else if err == nil { // the disk has the log up to a random byte
+			err = errors.Join(copyLive(after, before), cutLog(filepath.Join(after, "overlay", "log"), seed))
+		}
+		if err == nil && !closes {
+			err = w.Close()
+		}
+		if err = errors.Join(err, crash.Close()); err != nil {
+			t.Fatal(err)
+		}
+
+		w = at("after", disktest.Booted(disk.OS, faultBoot2))
+		earlier, there := stat(t, w.Tree, "unchanged").Mtime == times.Unchanged.UnixNano(), 0
+		for _, p := range times.Paths {
+			if stat(t, w.Tree, p.Path).Mtime == p.Mtime {
+				there++
+			}
+		}
+		if earlier && there < len(times.Paths) || closes && !earlier {
+			t.Errorf("seed %d: closed: %v; unchanged paths have the earlier time: %v; %d of %d others have their times",
+				seed, closes, earlier, there, len(times.Paths))
+		}
+		if there > 0 && !earlier {
+			some++
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if some == 0 {
+		t.Error("no run has lost a part of the times")
+	}
+}
+
+// cutLog replaces the bytes of a log by zeros, from a random position among those that are in use.
+func cutLog(path string, seed uint64) error {
+	log, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	header := 4096
+	used := len(bytes.TrimRight(log, "\x00")) - header
+	clear(log[header+rand.New(rand.NewPCG(seed, 3)).IntN(used):])
+	return os.WriteFile(path, log, 0o600)
 }

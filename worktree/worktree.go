@@ -148,7 +148,7 @@ var (
 // Options configure Open.
 type Options struct {
 	Root     object.ID // base tree; the zero ID is an empty directory
-	Time     time.Time // modification time of every unchanged path
+	Time     time.Time // modification time of every unchanged path, unless SetTimes has set another one in the overlay
 	UID, GID uint32    // owner and group of every unchanged path of the base tree
 	Modes    Modes     // types and permissions of every unchanged path of the base tree
 
@@ -269,6 +269,11 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
+	t.view.look(func(m merged) {
+		if at, ok := overlay.BaseTime(m); ok {
+			t.base.SetTime(time.Unix(0, at))
+		}
+	})
 	t.keep(removed.Open(t.view.layer, removed.Options{Keep: o.KeepRemoved, Kept: recovery.Kept,
 		Find: t.names.find, Log: o.Log}))
 	if o.TakeOver && !table.TookOver() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,8 @@ type workspace struct {
 	dir string // directory of the inode table and the overlay
 	*Tree
 
-	takeOver bool // of the mount of a killed process
+	takeOver bool          // of the mount of a killed process
+	later    time.Duration // how much later than commitTime Options.Time is
 }
 
 func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
@@ -41,7 +43,7 @@ func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
 func (w *workspace) open() {
 	w.t.Helper()
 	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
-		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"),
+		Root: w.src.Root, Time: commitTime.Add(w.later), Overlay: filepath.Join(w.dir, "overlay"),
 		Journal:  filepath.Join(w.dir, "journal"),
 		TakeOver: w.takeOver,
 	})

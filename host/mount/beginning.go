@@ -200,11 +200,8 @@ func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 		b.home.Record.Commit, b.home.Record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
 	// Unchanged files get the time of the checkpoint, so that they have the same times in every mount of this
-	// checkpoint. In a fork of the present state they get the time that they have in the parent session.
+	// checkpoint. The overlay of a fork of the present state has another time.
 	b.home.Record.Time = checkpointTime(a.Checkpoint, b.since)
-	if b.times() != nil && b.times().Unchanged.Before(b.home.Record.Time) {
-		b.home.Record.Time = b.times().Unchanged
-	}
 	b.home.Record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
@@ -344,21 +341,14 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	return p.Time
 }
 
-// times returns the times of the files of the parent session, or nil if the mount is no writable fork of the present
-// state of a session.
-func (b *beginning) times() *worktree.Times {
+// takeTimes returns the times of the files of the parent session, or nil if the mount is no writable fork of the
+// present state of a session. The list may be long, and the mount does not keep it: a second call returns nil.
+func (b *beginning) takeTimes() *worktree.Times {
 	if b.from == nil || b.session == "" || b.request.ReadOnly {
 		return nil
 	}
-	return b.from.Times
-}
-
-// takeTimes returns the same as times, for the last time: the list may be long, and the mount does not keep it.
-func (b *beginning) takeTimes() *worktree.Times {
-	t := b.times()
-	if t != nil {
-		b.from.Times = nil
-	}
+	t := b.from.Times
+	b.from.Times = nil
 	return t
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -89,14 +90,14 @@ type Attr struct {
 const dirSize = 4096
 
 // Tree contains the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the
-// attributes of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has
-// its own locks. No goroutine holds a lock while it calls the Source. The methods may be called from any goroutine.
+// attributes of unchanged nodes, and the Source of trees, sizes and contents. The table has its own locks. No goroutine
+// holds a lock while it calls the Source. The methods may be called from any goroutine.
 type Tree struct {
 	Table    *inode.Table // nodes of the base tree and of grafts; all of them are called base nodes
 	UID, GID uint32       // owner and group of every unchanged path
 	src      Source
-	root     object.ID // id of the root tree; zero for an empty directory
-	time     time.Time // modification time of every unchanged path
+	root     object.ID    // id of the root tree; zero for an empty directory
+	time     atomic.Int64 // modification time of every unchanged path, in nanoseconds since 1970
 	modes    Modes
 }
 
@@ -140,18 +141,23 @@ type Options struct {
 
 // New returns a Tree whose nodes are in table. The Tree does not close the table.
 func New(src Source, table *inode.Table, o Options) *Tree {
-	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time, modes: o.Modes}
+	t := &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, modes: o.Modes}
+	t.SetTime(o.Time)
+	return t
 }
 
 // Mode returns the st_mode of an unchanged node of the kind k.
 func (t *Tree) Mode(k inode.Kind) uint32 { return t.modes.Of(k) }
 
 // Time returns the modification time of every unchanged path.
-func (t *Tree) Time() time.Time { return t.time }
+func (t *Tree) Time() time.Time { return time.Unix(0, t.time.Load()) }
+
+// SetTime sets the modification time of every unchanged path. The kernel must not know any path yet.
+func (t *Tree) SetTime(at time.Time) { t.time.Store(at.UnixNano()) }
 
 // Inode returns the inode that base node n has as long as it is unchanged. r is the record of n.
 func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
-	at := t.time.UnixNano()
+	at := t.time.Load()
 	in := overlay.Inode{
 		Node: n, Mode: t.Mode(r.Kind()), Nlink: 1, UID: t.UID, GID: t.GID, Atime: at, Mtime: at, Ctime: at,
 		Parent: r.Dir(),

@@ -2,9 +2,13 @@ package gitside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
@@ -134,7 +138,25 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	if times == nil {
 		return nil
 	}
-	if err := s.Index.Tree.Overlay().SetTimes(ctx, times.Paths); err != nil {
+	return s.setTimes(ctx, *times)
+}
+
+// timesWait is the time for which a fork waits for the trees that it needs to set the times of paths.
+const timesWait = 5 * time.Second
+
+// setTimes sets the times of paths. If trees that are needed for this cannot be fetched, all paths keep the time of the
+// checkpoint.
+func (s *Side) setTimes(ctx context.Context, times worktree.Times) error {
+	limited, cancel := context.WithTimeout(ctx, timesWait)
+	defer cancel()
+	err := s.Index.Tree.Overlay().SetTimes(limited, times)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, worktree.ErrNoTimes):
+		s.Log.Warn("keep the times of files in a fork", zap.String("dir", s.Mount.Dir), zap.Error(err))
+		return nil
+	case err != nil:
 		return fmt.Errorf("set the times of files: %w", err)
 	}
 	return nil
