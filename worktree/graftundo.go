@@ -119,6 +119,7 @@ func (u undo) reverse(e *edit) error {
 		if err != nil {
 			return err
 		}
+		was.now.Flags = in.Flags // the update may have changed flags
 		switch {
 		case *in == was.now:
 			size, content, flags := in.Size, in.Content, in.Flags

@@ -57,6 +57,8 @@ func TestGraftIsTakenBack(t *testing.T) {
 	g := newGrafter(t, trees...)
 	g.write(g.node("stays/file1"), "changed\n", 0)
 	g.create("gone1/mine", "untracked\n")
+	g.ok(g.Overlay().SetTimes(t.Context(), Times{Unchanged: commitTime,
+		Paths: []PathTimes{{"stays/file2", 1, 2, 3}, {"gone3/file3", 4, 5, 6}, {"gone4", 7, 8, 9}}}))
 	g.ok(g.link("gone2/file2", "gone2/other"))
 	before, list := g.all(), g.plan(1)
 	same := func(when string) {
