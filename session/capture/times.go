@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -15,12 +16,18 @@ const mostTimes = 20_000
 
 // times returns the times that the paths of the checkpoint had when the working tree was frozen, or nil if these are
 // not known. A path that has changed since the freeze gets the time of the freeze, because its own time may be lost,
-// and a program such as make must not consider a product up to date that is older than the path.
+// and a program such as make must not consider a product up to date that is older than the path. An excluded file also
+// gets that time, because the fork has other contents than the working tree from which a product may have been built.
 func (s *shot) times(ctx context.Context) *worktree.Times {
 	c := s.edit.c
 	times, since, ok := c.o.Tree.Overlay().Times(s.view.frozen, mostTimes, s.edit.left.covers)
 	if !ok {
 		return nil
+	}
+	for path, l := range s.edit.left.all {
+		if l.Why == session.Excluded {
+			since = append(since, path)
+		}
 	}
 	changed := map[string]bool{}
 	for _, path := range since {
@@ -30,7 +37,7 @@ func (s *shot) times(ctx context.Context) *worktree.Times {
 			// The names and times that were below the directory are not known.
 			case err != nil, dir == "", e.Mode == object.ModeDir:
 				return nil
-			case e.Mode == 0: // the directory was created since the freeze
+			case e.Mode == 0: // the checkpoint does not have the directory
 				continue
 			}
 			path = dir
@@ -41,6 +48,9 @@ func (s *shot) times(ctx context.Context) *worktree.Times {
 	at := s.view.frozen.Moment()
 	for path := range changed {
 		times.Paths = append(times.Paths, worktree.PathTimes{Path: path, Atime: at, Mtime: at, Ctime: at})
+	}
+	if len(times.Paths) > mostTimes {
+		return nil
 	}
 	return &times
 }

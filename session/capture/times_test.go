@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -94,6 +95,35 @@ func TestTimesForForks(t *testing.T) {
 		}
 		if c.change == nil && len(report.Times.Paths) != 5 {
 			t.Errorf("%s: got %+v, want the times of the root, a, b, dir and new", c.what, report.Times.Paths)
+		}
+	}
+}
+
+// A fork has the contents of the base tree at excluded paths, and these paths have the time of the checkpoint.
+func TestTimesOfExcludedFiles(t *testing.T) {
+	for _, exclude := range []string{"src/*.c", "src", "none"} {
+		w := ruledWorld(t, capture.Rules{Exclude: []string{exclude, "dist"}})
+		began := time.Now().Add(-time.Second).UnixNano()
+		w.write("src/a.c", "edited\n")
+		w.mkdir("dist")
+		w.write("dist/object", "x")
+		n, err := w.tree.Resolve(t.Context(), "src/a.c")
+		if err == nil {
+			_, err = w.tree.SetAttr(t.Context(), n, worktree.Change{Set: worktree.SetMtime, Mtime: 1000})
+		}
+		must(t, err)
+		_, report := w.checkpoint(session.Forking)
+		if report.Times == nil {
+			t.Fatalf("exclude %s: the times are unknown", exclude)
+		}
+		var at int64
+		for _, p := range report.Times.Paths {
+			if p.Path == "src/a.c" {
+				at = p.Mtime
+			}
+		}
+		if (at >= began) != (exclude != "none") {
+			t.Errorf("exclude %s: got the mtime %d of src/a.c", exclude, at)
 		}
 	}
 }
