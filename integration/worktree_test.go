@@ -123,6 +123,37 @@ func TestWorktree(t *testing.T) {
 	w.sound(c.Path)
 }
 
+// A command in another mount namespace than the daemon's does not see the new tree. It must change nothing in the
+// repository of the user that contains the directory.
+func TestWorktreeInAnotherNamespace(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(2, 2))
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--session", "work")
+	w.sh(w.root, "git init -q user && cd user && git commit -q --allow-empty -m one && git commit -q --allow-empty -m two && "+
+		"echo changed >precious && git add precious && echo new >new")
+	user := filepath.Join(w.root, "user")
+	look := "git rev-parse HEAD; git status --porcelain --branch; cat precious"
+	before := w.sh(user, look)
+	for _, args := range []string{"tree", "tree HEAD", "-b other --clean tree"} {
+		r := w.run(w.state, "unshare", "--mount", "--propagation", "private", "sh", "-c",
+			`cd "$1" && exec "$2" worktree add -C "$3" `+args, "sh", user, binary, m.Dir)
+		if r.code != control.ExitFailed || !strings.Contains(r.stderr, "mount namespace") {
+			t.Errorf("worktree add %s in another mount namespace: got %s", args, r)
+		}
+		if after := w.sh(user, look); after != before {
+			t.Errorf("repository of the user: got %q, want %q", after, before)
+		}
+	}
+	if left := mountsBelow(w.root); len(left) != 1 {
+		t.Errorf("mounts after the commands: %q, want that of the parent", left)
+	}
+	var all control.SessionsReply
+	if w.json(&all, "session", "list"); len(all.Sessions) != 1 {
+		t.Errorf("sessions after the commands: got %+v, want that of the parent", all.Sessions)
+	}
+}
+
 // Trees of commits, and many at once. After the end of all processes of the daemon, the dead mounts are pruned and no
 // session is lost.
 func TestWorktreesOfCommits(t *testing.T) {

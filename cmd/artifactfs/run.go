@@ -17,7 +17,6 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/namespace"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // These are the exit codes of the command "run" if CMD could not be started. Shells use the same codes.
@@ -198,10 +197,8 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	a.Serving = true // from now on, all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
 	// The mount is not visible here, as in another mount namespace. CMD would run in an empty directory.
-	if err == nil && !mountedAt(reply.Dir) {
-		err = &control.Error{Verb: "run", Object: reply.Dir,
-			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
-			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
+	if err == nil {
+		err = cli.CheckVisible("run", reply.Dir)
 	}
 	var view *namespace.View
 	if err == nil && o.shown.at != "" {
@@ -285,10 +282,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 
 // mountedAt reports whether artifactfs is mounted at dir in this mount namespace. It returns true if the mount table
 // cannot be read.
-func mountedAt(dir string) bool {
-	table, err := mountinfo.Self()
-	return err != nil || cli.HasMount(table, dir)
-}
+func mountedAt(dir string) bool { return cli.CheckVisible("run", dir) == nil }
 
 // reportChangesOfRun prints how to resume the session by its name, because the temporary directory has been removed.
 func reportChangesOfRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	loopback "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -21,11 +23,12 @@ type treeWorld struct {
 	*afs
 	sessions *sessionsOf
 	daemon   *fakeDaemon
+	shown    map[string]*fuse.Server // mounts by their names
 }
 
 func newTreeWorld(t *testing.T) treeWorld {
 	t.Helper()
-	w := treeWorld{}
+	w := treeWorld{shown: map[string]*fuse.Server{}}
 	w.afs, w.sessions, w.daemon = newWork(t)
 	w.git("app", "init", "-q", "-b", "main")
 	w.git("app", "commit", "-q", "--allow-empty", "-m", "one")
@@ -60,6 +63,38 @@ func (w treeWorld) git(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// mount clones app, and mounts the clone at a directory of the world as a daemon mounts a fork.
+func (w treeWorld) mount(name string) {
+	w.t.Helper()
+	dir := filepath.Join(w.dir, name)
+	files := dir + ".files"
+	w.git(".", "clone", "-q", "app", files)
+	root, err := loopback.NewLoopbackRoot(files)
+	if err = errors.Join(err, os.MkdirAll(dir, 0o755)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.shown[name], err = loopback.Mount(dir, root,
+		&loopback.Options{MountOptions: fuse.MountOptions{Name: "artifactfs", DirectMount: os.Geteuid() == 0}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if w.shown[name] != nil {
+			w.gone(name)
+		}
+	})
+}
+
+// gone ends a mount and removes its files.
+func (w treeWorld) gone(name string) {
+	w.t.Helper()
+	dir := filepath.Join(w.dir, name)
+	if err := errors.Join(w.shown[name].Unmount(), os.Remove(dir), os.RemoveAll(dir+".files")); err != nil {
+		w.t.Fatal(err)
+	}
+	delete(w.shown, name)
+}
+
 // mounted adds a fork to the mounts that the fake daemon reports, which is a clone of app.
 func (w treeWorld) mounted(name, parent, branch string) {
 	w.t.Helper()
@@ -73,6 +108,8 @@ func (w treeWorld) mounted(name, parent, branch string) {
 
 func TestWorktreeAddForksThePresentState(t *testing.T) {
 	w := newTreeWorld(t)
+	w.mount("app/fix")
+	w.mount("app/deep/fix")
 	for args, want := range map[string]control.NewHead{
 		"../fix": {Branch: "fix"}, "-b it ../fix": {Branch: "it"}, "-B other ../fix": {Branch: "other", Reset: true},
 		"-d ../fix": {Detach: true}, "../deep/fix": {Branch: "fix"},
@@ -94,6 +131,9 @@ func TestWorktreeAddForksThePresentState(t *testing.T) {
 			t.Errorf("session remote of the fork: got %q, want that of its parent", q.Mount.SessionOptions.Remote)
 		}
 	}
+	w.gone("app/fix")
+	w.gone("app/deep/fix")
+	w.mount("fix")
 	if err := os.WriteFile(filepath.Join(w.dir, "app", "new"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +174,7 @@ func TestWorktreeAddChecksOutACommit(t *testing.T) {
 		if args == "other" {
 			path = "other"
 		}
-		w.git(".", "clone", "-q", "app", path)
+		w.mount(path)
 		w.git(path, "fetch", "-q", "origin", "refs/remotes/origin/far:refs/remotes/origin/far")
 		w.git(path, "branch", "-q", "other", "origin/other")
 		w.git(path, "bisect", "start", "-q")
@@ -156,9 +196,7 @@ func TestWorktreeAddChecksOutACommit(t *testing.T) {
 		if strings.Contains(args, "far") && w.git(path, "config", "branch.far.merge") != "refs/heads/far" {
 			t.Errorf("worktree add %s has set no upstream", args)
 		}
-		if err := os.RemoveAll(filepath.Join(w.dir, path)); err != nil {
-			t.Fatal(err)
-		}
+		w.gone(path)
 	}
 }
 
@@ -178,6 +216,7 @@ func TestWorktreeAddRefusesWhatGitRefuses(t *testing.T) {
 			t.Errorf("worktree add %s: got %+v, want %s", args, r, want)
 		}
 	}
+	w.mount("try")
 	w.ok("worktree", "add", "-C", "app", "-f", "-b", "busy", "try")
 	for _, args := range []string{"", "a b c", "-b x -B y z", "-b x -d z", "a..b", "--orphan x"} {
 		r := w.run(append([]string{"worktree", "add", "-C", "app"}, strings.Fields(args)...)...)
@@ -199,7 +238,7 @@ func TestWorktreeAddRefusesWhatGitRefuses(t *testing.T) {
 func TestWorktreeAddLeavesNothingIfItFails(t *testing.T) {
 	w := newTreeWorld(t)
 	try := w.dir + "/try"
-	w.git(".", "clone", "-q", "app", "try")
+	w.mount("try")
 	if err := os.WriteFile(filepath.Join(try, ".git", "index.lock"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -215,10 +254,36 @@ func TestWorktreeAddLeavesNothingIfItFails(t *testing.T) {
 	}
 }
 
+// If the fork is not visible in the mount namespace of the command, nothing changes in the repository that contains its
+// directory, and the fork is removed.
+func TestWorktreeAddOfAnInvisibleMount(t *testing.T) {
+	w := newTreeWorld(t)
+	head, file := w.git("app", "rev-parse", "HEAD"), filepath.Join(w.dir, "app", "sub", "precious")
+	for _, args := range [][]string{{"sub"}, {"sub", "HEAD~1"}, {"--clean", "sub"}, {"-B", "main", "sub", "other", "--force"}} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		w.daemon.set(func() {
+			w.daemon.mounts = append(w.daemon.mounts,
+				control.MountStatus{Dir: w.dir + "/app/sub", State: control.StateMounted})
+		})
+		cmd := w.command(append([]string{"worktree", "add", "-C", "work"}, args...)...)
+		cmd.Dir = w.dir + "/app"
+		out, err := cmd.CombinedOutput()
+		if _, lost := os.Stat(file); err == nil || lost != nil || w.git("app", "rev-parse", "HEAD") != head ||
+			w.git("app", "branch", "--show-current") != "main" || !strings.Contains(string(out), "mount namespace") {
+			t.Errorf("worktree add %q: got %v, file %v: %s", args, err, lost, out)
+		}
+		if n := len(get(w.daemon, &w.daemon.mounts)); n != 1 {
+			t.Errorf("mounts after worktree add %q: got %d, want 1", args, n)
+		}
+	}
+}
+
 func TestWorktreeAddCopiesHooks(t *testing.T) {
 	w := newTreeWorld(t)
 	w.ok("agent", "install", "claude", "--dir", "app")
-	w.git(".", "clone", "-q", "app", "try")
+	w.mount("try")
 	w.ok("worktree", "add", "-C", "app", "-q", "try")
 	file := filepath.Join(w.dir, "try", ".claude", "settings.local.json")
 	hooks, err := os.ReadFile(file)
@@ -267,7 +332,7 @@ func TestWorktreeInclude(t *testing.T) {
 	if err := unix.Mkfifo(app+"/fifo", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.git(".", "clone", "-q", "app", "try")
+	w.mount("try")
 	write(try+"/local", "here already\n")
 	r := w.run("worktree", "add", "-C", "app", "try", "--json")
 	var reply struct {
@@ -310,16 +375,16 @@ func TestWorktreeInclude(t *testing.T) {
 
 	// In the tree of an earlier commit git does not ignore them, and a directory is a link out of the tree.
 	again := filepath.Join(w.dir, "again")
-	w.git(".", "clone", "-q", "app", "again")
+	w.mount("again")
 	r = w.run("worktree", "add", "-C", "app", "again", "HEAD~1")
 	if _, err := os.Lstat(again + "/.env"); err == nil || r.code != 0 || r.stderr != "" {
 		t.Errorf("worktree add of a commit that does not ignore the files: got %+v", r)
 	}
 	w.git("again", "checkout", "-q", "--detach", "origin/main")
-	if err := errors.Join(os.RemoveAll(try), os.Rename(again, try), os.Symlink(w.state, try+"/secrets")); err != nil {
+	if err := os.Symlink(w.state, again+"/secrets"); err != nil {
 		t.Fatal(err)
 	}
-	r = w.run("worktree", "add", "-C", "app", "try")
+	r = w.run("worktree", "add", "-C", "app", "again")
 	if _, err := os.Lstat(w.state + "/a"); err == nil || r.code != 0 ||
 		!strings.Contains(r.stderr, "not all files that .worktreeinclude names are in the new tree: git check-ignore: ") {
 		t.Errorf("worktree add into a tree with a link out of it: got %+v", r)

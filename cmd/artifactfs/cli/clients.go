@@ -343,6 +343,18 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
+// CheckVisible returns an error unless artifactfs is mounted at dir in this mount namespace. It returns nil if the
+// mount table cannot be read.
+func CheckVisible(verb, dir string) error {
+	table, err := mountinfo.Self()
+	if err != nil || HasMount(table, dir) {
+		return nil
+	}
+	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: dir,
+		Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
+		Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
+}
+
 // CompleteMounts completes the directories of mounts for a command that takes at most as many arguments as the
 // parameter most states.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {

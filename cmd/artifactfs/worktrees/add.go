@@ -134,7 +134,10 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return cli.Failure("add worktree", x.path, err)
 	}
-	if err := plan.checkOut(ctx, reply.Dir); err != nil {
+	if err = checkVisible(ctx, reply.Dir); err == nil {
+		err = plan.checkOut(ctx, reply.Dir)
+	}
+	if err != nil {
 		// The fork has nothing that its parent lacks.
 		_, undo := m.Client.Unmount(context.WithoutCancel(ctx),
 			control.UnmountRequest{Dir: reply.Dir, Discard: true, Trash: true, Timeout: -1})

@@ -82,6 +82,19 @@ func git(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
+// checkVisible returns an error unless artifactfs is mounted at dir in this mount namespace, and git uses the tree of
+// the mount there. Otherwise git would change the repository that contains dir.
+func checkVisible(ctx context.Context, dir string) error {
+	if err := cli.CheckVisible("add worktree", dir); err != nil {
+		return err
+	}
+	top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
+	if err == nil && top != dir {
+		err = fmt.Errorf("git uses the working tree %s in %s", top, dir)
+	}
+	return err
+}
+
 // member is a session of a family: a session, its forks, and their forks.
 type member struct {
 	control.SessionInfo
