@@ -492,14 +492,51 @@ func TestWorktreeRemove(t *testing.T) {
 		t.Errorf("worktree remove of a tree that is not mounted: got %+v, %v", done, err)
 	}
 
-	// A worktree of git is removed after a checkpoint.
-	w.git("app", "worktree", "add", "-q", "../linked")
+}
+
+// A worktree of git is removed after a checkpoint. Where no checkpoint can have its files, --force is refused.
+func TestWorktreeRemoveOfALinkedWorktree(t *testing.T) {
+	w := newTreeWorld(t)
 	w.sessions.set(func() { w.sessions.checkpoint.ID = checkpointA })
-	if r := w.run("worktree", "remove", "linked"); r.code != 0 || r.stdout != "removed "+w.dir+"/linked\n" {
-		t.Errorf("worktree remove of a worktree of git: got %+v", r)
-	}
-	if _, err := os.Stat(filepath.Join(w.dir, "linked")); err == nil {
-		t.Error("the worktree of git was not removed")
+	w.git(".", "clone", "-q", "app", "other")
+	w.git("app", "worktree", "add", "-q", "../linked")
+	w.git("app", "worktree", "add", "-q", "sub/inside")
+	w.git("other", "worktree", "add", "-q", "../app/sub/foreign")
+	for _, c := range []struct {
+		path  string
+		keeps bool // whether a checkpoint has its files
+	}{{"linked", false}, {"app/sub/foreign", false}, {"app/sub/inside", true}} {
+		dir := filepath.Join(w.dir, c.path)
+		file := filepath.Join(dir, "new")
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		asked := len(w.sessions.asked)
+		r := w.run("worktree", "remove", c.path)
+		if _, err := os.Stat(file); err != nil || r.code != control.ExitFailed || !strings.Contains(r.stderr, "untracked files") {
+			t.Errorf("worktree remove of %s with a new file: got %+v, file %v", c.path, r, err)
+		}
+		if made := len(w.sessions.asked) > asked; made != c.keeps {
+			t.Errorf("worktree remove of %s: checkpoint made: %t", c.path, made)
+		}
+		r = w.run("worktree", "remove", "--force", c.path)
+		_, err := os.Stat(dir)
+		if !c.keeps && (err != nil || r.code != control.ExitFailed || !strings.Contains(r.stderr, "git worktree remove --force")) {
+			t.Errorf("worktree remove --force of %s, which is in no checkpoint: got %+v, directory %v", c.path, r, err)
+		}
+		if c.keeps && (err == nil || r.code != 0 || r.stdout != "removed "+dir+"\n" || !strings.Contains(r.stderr,
+			"checkpoint "+checkpointA+" of session work")) {
+			t.Errorf("worktree remove --force of %s: got %+v", c.path, r)
+		}
+		if c.keeps {
+			continue
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.run("worktree", "remove", c.path); r.code != 0 || r.stdout != "removed "+dir+"\n" || r.stderr != "" {
+			t.Errorf("worktree remove of %s without changes: got %+v", c.path, r)
+		}
 	}
 }
 

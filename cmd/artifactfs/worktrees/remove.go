@@ -31,8 +31,9 @@ As git worktree remove, it refuses a tree with modified or untracked files, unle
 tree with commits that neither its parent nor a remote has: the branches of a fork are its own, and are removed with it.
 artifactfs session merge takes its work over into another tree.
 
-The tree from which all others were forked is never removed. A worktree that git worktree add has made in a mount is
-removed by git, after a checkpoint.`,
+The tree from which all others were forked is never removed. A worktree that git worktree add has made is removed by
+git. If it is in the mount of its repository, a checkpoint of the mount keeps what was in it, except ignored files.
+Elsewhere nothing would keep it, so --force is refused.`,
 		Example: `  artifactfs worktree remove ../fix
   artifactfs worktree remove --force ../fix`,
 		Args: cli.Arguments(1, 1, "PATH"),
@@ -194,7 +195,8 @@ func removeUnmounted(ctx context.Context, a *cli.App, s cli.Served, path string,
 	return nil
 }
 
-// removeLinked removes a worktree that git worktree add has made. If it is in the mount m, a checkpoint is made before.
+// removeLinked removes a worktree that git worktree add has made. If it is in the mount m, and of its repository, a
+// checkpoint that contains it is made before.
 func removeLinked(ctx context.Context, a *cli.App, path string, m cli.Served, force bool) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -208,7 +210,16 @@ func removeLinked(ctx context.Context, a *cli.App, path string, m cli.Served, fo
 			Hint: "run artifactfs worktree list to see the trees"}
 	}
 	done := removed{Path: lines[0]}
-	if m.Mounted() && m.Session.Name != "" && !m.ReadOnly {
+	keeps := m.Mounted() && m.Session.Name != "" && !m.ReadOnly
+	if keeps {
+		common, err := git(ctx, m.Dir, "rev-parse", "--path-format=absolute", "--git-common-dir")
+		keeps = err == nil && common == lines[2]
+	}
+	if force && !keeps {
+		return refusal(path, "run git worktree remove --force "+cli.ShellWord(lines[0])+" in its repository, which keeps nothing",
+			"no checkpoint can keep the linked worktree '%s'", path)
+	}
+	if keeps {
 		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir,
 			Message: "before the removal of the worktree " + filepath.Base(lines[0])}, nil)
 		if err != nil {
