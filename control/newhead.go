@@ -32,11 +32,16 @@ func (h *NewHead) validate() error {
 		return badRequest("head must have either a branch or detach")
 	case h.Detach && h.Reset:
 		return badRequest("reset requires a branch")
-	// like git check-ref-format --branch, which refuses names that look like a flag, and the name HEAD
-	case !h.Detach && (strings.HasPrefix(h.Branch, "-") || h.Branch == "HEAD" || !refname.Valid(h.Ref())):
+	case !h.Detach && !ValidBranch(h.Branch):
 		return badRequest("%q is not a valid branch name", h.Branch)
 	}
 	return nil
+}
+
+// ValidBranch reports whether git can create a branch with this name. Like git check-ref-format --branch, it refuses
+// names that look like a flag, and the name HEAD.
+func ValidBranch(name string) bool {
+	return !strings.HasPrefix(name, "-") && name != "HEAD" && refname.Valid("refs/heads/"+name)
 }
 
 // needs returns the names of the fields without which a daemon must not carry out the request.

@@ -178,6 +178,7 @@ func TestWorktreeAddChecksOutACommit(t *testing.T) {
 		w.git(path, "fetch", "-q", "origin", "refs/remotes/origin/far:refs/remotes/origin/far")
 		w.git(path, "branch", "-q", "other", "origin/other")
 		w.git(path, "bisect", "start", "-q")
+		w.git(path, "config", "checkout.guess", "false")
 		if err := os.WriteFile(filepath.Join(w.dir, path, "new"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -218,9 +219,12 @@ func TestWorktreeAddRefusesWhatGitRefuses(t *testing.T) {
 	}
 	w.mount("try")
 	w.ok("worktree", "add", "-C", "app", "-f", "-b", "busy", "try")
-	for _, args := range []string{"", "a b c", "-b x -B y z", "-b x -d z", "a..b", "--orphan x"} {
+	w.git("app", "update-ref", "refs/heads/-m", "HEAD")
+	asked := len(w.sessions.asked)
+	for _, args := range []string{"", "a b c", "-b x -B y z", "-b x -d z", "a..b", "--orphan x", "-b -D try HEAD", "-B -D try",
+		"--clean -b HEAD try", "../-m", "../-n", "try fa*", "..", "-b a..b try HEAD", "-f -b -D try HEAD"} {
 		r := w.run(append([]string{"worktree", "add", "-C", "app"}, strings.Fields(args)...)...)
-		if r.code != control.ExitUsage {
+		if r.code != control.ExitUsage || len(w.sessions.asked) != asked {
 			t.Errorf("worktree add %s: got %+v", args, r)
 		}
 	}

@@ -192,7 +192,7 @@ type plan struct {
 	branch   string           // short name of the branch of HEAD; "": HEAD is detached
 	commit   string           // id of the commit of HEAD; "": that of the fork's parent
 	creates  bool             // whether the branch is created, or moved to the commit
-	upstream string           // short name of the remote branch that the created branch tracks; "": none
+	upstream string           // ref of the remote branch that the created branch tracks; "": none
 }
 
 // plan determines how a new tree of the repository at dir begins. usedBy returns the directory of the tree that has
@@ -243,9 +243,9 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 			}
 			return fail(control.CodeNotFound, "invalid reference: %s", commit)
 		}
-		p.checkout, p.branch, p.creates = []string{commit}, commit, true
-		p.commit, _ = resolve(ctx, dir, strings.TrimSpace(on))
-		p.upstream = strings.TrimPrefix(strings.TrimSpace(on), "refs/remotes/")
+		p.branch, p.creates, p.upstream = commit, true, strings.TrimSpace(on)
+		p.commit, _ = resolve(ctx, dir, p.upstream)
+		p.checkout = []string{"--track", "-b", commit, p.upstream}
 	case commit == "" && !x.clean:
 		p.head, p.branch = head, head.Branch
 	default:
@@ -260,7 +260,7 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 		// git sets the upstream of the new branch if it gets the name of a branch of a remote.
 		if full, err := git(ctx, dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
 			strings.HasPrefix(full, "refs/remotes/") {
-			p.upstream = strings.TrimPrefix(full, "refs/remotes/")
+			p.upstream = full
 		}
 		p.commit, p.creates = id, !head.Detach
 		id = cmp.Or(p.upstream, id)
@@ -272,6 +272,10 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 		default:
 			p.checkout = []string{"-b", head.Branch, id}
 		}
+	}
+	if p.branch != "" && !control.ValidBranch(p.branch) {
+		return plan{}, &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
+			Cause: fmt.Sprintf("'%s' is not a valid branch name", p.branch), Hint: "add -b NAME"}
 	}
 	if x.force || p.branch == "" {
 		return p, nil
