@@ -238,6 +238,25 @@ func TestWorktreeAddRefusesWhatGitRefuses(t *testing.T) {
 	}
 }
 
+// A fork has the linked worktrees of its parent, whose branches git then considers checked out.
+func TestWorktreeAddOfTheBranchOfALinkedWorktree(t *testing.T) {
+	w := newTreeWorld(t)
+	w.mount("try")
+	w.git("try", "worktree", "add", "-q", "-b", "linked", "../linked")
+	w.git("app", "branch", "linked")
+	w.daemon.set(func() {
+		w.daemon.mounts = append(w.daemon.mounts, control.MountStatus{Dir: w.dir + "/try", State: control.StateMounted})
+	})
+	if r := w.run("worktree", "add", "-C", "app", "try", "linked"); r.code != control.ExitFailed ||
+		!strings.Contains(r.stderr, "linked") || w.git("try", "branch", "--show-current") != "main" {
+		t.Errorf("worktree add of the branch of a linked worktree: got %+v", r)
+	}
+	if r := w.run("worktree", "add", "-C", "app", "--force", "try", "linked"); r.code != 0 ||
+		w.git("try", "branch", "--show-current") != "linked" {
+		t.Errorf("worktree add --force of the branch of a linked worktree: got %+v", r)
+	}
+}
+
 // A checkout that fails removes the fork.
 func TestWorktreeAddLeavesNothingIfItFails(t *testing.T) {
 	w := newTreeWorld(t)

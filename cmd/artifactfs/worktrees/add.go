@@ -277,6 +277,9 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 		return plan{}, &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
 			Cause: fmt.Sprintf("'%s' is not a valid branch name", p.branch), Hint: "add -b NAME"}
 	}
+	if x.force && p.checkout != nil {
+		p.checkout = append([]string{"--ignore-other-worktrees"}, p.checkout...)
+	}
 	if x.force || p.branch == "" {
 		return p, nil
 	}
