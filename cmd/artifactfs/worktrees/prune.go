@@ -31,7 +31,8 @@ func pruneCommand(a *cli.App) *cobra.Command {
 		Short: "Remove what is left of trees whose daemon has died",
 		Long: `Prune removes the dead mounts of the family, which a daemon has left that was killed together with its supervisor, and
 their empty directories. It deletes no session: artifactfs session resume mounts each of them again. Then it runs git
-worktree prune in each mount of the family, for the worktrees that git worktree add has made there.
+worktree prune in each mount of the family, for the worktrees that git worktree add has made there. In a clone that is
+not a mount, and in its trees, it also runs git worktree prune in the clone.
 
 --expire keeps what was changed after TIME, which git parses (3.days.ago, 2026-11-29).`,
 		Example: `  artifactfs worktree prune -n
