@@ -451,6 +451,20 @@ func TestWorktreeList(t *testing.T) {
 	if got := w.ok("worktree", "list", "-C", "app", "--porcelain", "-z"); got != strings.ReplaceAll(porcelain, "\n", "\x00") {
 		t.Errorf("worktree list --porcelain -z printed %q", got)
 	}
+	// Newlines in paths and reasons are printed as git prints them.
+	w.git("app", "worktree", "add", "-q", "-b", "odd", "--lock", "--reason", "two\nlines \"\\\x01\u00e9", "../li\nked")
+	w.git("app", "worktree", "add", "-q", "-b", "even", "--lock", "../even")
+	for _, flags := range [][]string{{"--porcelain"}, {"--porcelain", "-z"}} {
+		cmd := exec.Command("git", append([]string{"-C", w.dir + "/app", "worktree", "list"}, flags...)...)
+		out, err := cmd.Output()
+		end := out[len(out)-1:]
+		_, linked, _ := strings.Cut(string(out), string(end)+string(end))
+		if got := w.ok(append([]string{"worktree", "list", "-C", "app"}, flags...)...); err != nil || !strings.Contains(got, linked) {
+			t.Errorf("worktree list %q printed %q, want the trees as git prints them, %q", flags, got, linked)
+		}
+	}
+	w.git("app", "worktree", "remove", "-f", "-f", "../li\nked")
+	w.git("app", "worktree", "remove", "-f", "-f", "../even")
 	var reply struct{ Worktrees []map[string]any }
 	if err := json.Unmarshal([]byte(w.ok("worktree", "list", "-C", "app", "--json")), &reply); err != nil ||
 		len(reply.Worktrees) != 5 || reply.Worktrees[1]["mounted"] != false || reply.Worktrees[2]["parent"] != "fork" ||

@@ -186,38 +186,59 @@ func printTrees(out io.Writer, trees []tree, porcelain, zero, verbose bool) erro
 	var b strings.Builder
 	for _, t := range shown {
 		if porcelain {
-			t.porcelain(&b)
+			t.porcelain(&b, zero)
 		} else {
 			t.line(&b, width, verbose)
 		}
 	}
-	text := b.String()
-	if zero {
-		text = strings.ReplaceAll(text, "\n", "\x00")
-	}
-	_, err := io.WriteString(out, text)
+	_, err := io.WriteString(out, b.String())
 	return cli.Printed(err)
 }
 
-// porcelain writes a tree in the format for scripts.
-func (t tree) porcelain(b *strings.Builder) {
-	fmt.Fprintf(b, "worktree %s\n", t.Path)
+// porcelain writes a tree in the format for scripts. Lines end with NUL if zero is set. Otherwise the reason of a lock
+// is quoted if needed, as git does.
+func (t tree) porcelain(b *strings.Builder, zero bool) {
+	end := map[bool]string{true: "\x00", false: "\n"}[zero]
+	line := func(words ...string) { b.WriteString(strings.Join(words, " ") + end) }
+	line("worktree", t.Path)
 	if t.Head != "" {
-		fmt.Fprintf(b, "HEAD %s\n", t.Head)
+		line("HEAD", t.Head)
 	}
 	switch {
 	case t.Branch != "":
-		fmt.Fprintf(b, "branch %s\n", t.Branch)
+		line("branch", t.Branch)
 	case t.Detached:
-		b.WriteString("detached\n")
+		line("detached")
 	}
-	if t.Locked != "" {
-		fmt.Fprintln(b, t.Locked)
+	if word, reason, ok := strings.Cut(t.Locked, " "); ok && !zero {
+		line(word, quoteName(reason))
+	} else if t.Locked != "" {
+		line(t.Locked)
 	}
 	if t.Prunable != "" {
-		fmt.Fprintf(b, "prunable %s\n", t.Prunable)
+		line("prunable", t.Prunable)
 	}
-	b.WriteString("\n")
+	line()
+}
+
+// quoteName returns a name as git prints it in lines: as a C string if it has quotes, backslashes, control characters
+// or bytes that are not ASCII, otherwise unchanged.
+func quoteName(name string) string {
+	const special, letters = "\a\b\t\n\v\f\r\"\\", `abtnvfr"\`
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if i := strings.IndexByte(special, c); i >= 0 {
+			b.WriteString(`\` + letters[i:i+1])
+		} else if c < ' ' || c >= 0x7f {
+			fmt.Fprintf(&b, `\%03o`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	if b.Len() == len(name) {
+		return name
+	}
+	return `"` + b.String() + `"`
 }
 
 // line writes a tree on a line. width is the width of the column with the paths.
