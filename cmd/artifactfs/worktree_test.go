@@ -505,6 +505,25 @@ func TestWorktreeRemove(t *testing.T) {
 	}
 	w.git("fork", "commit", "-q", "--allow-empty", "-m", "mine")
 	refused("fork", "'fork' contains commits that neither a remote nor "+w.dir+"/app has: 1", "session merge fork")
+	// Commits that only a tag, a linked worktree or the stash has are work, too, unless the parent has them.
+	w.git("fork", "tag", "-a", "-m", "mine", "mine")
+	w.git("fork", "reset", "-q", "--hard", "HEAD~1")
+	refused("fork", "'fork' contains tagged commits that neither a remote nor "+w.dir+"/app has: 1", "session merge fork")
+	w.git("app", "fetch", "-q", "../fork", "mine:refs/tags/theirs")
+	w.git("fork", "worktree", "add", "-q", "--detach", "../loose")
+	w.git("loose", "commit", "-q", "--allow-empty", "-m", "loose")
+	refused("fork", "'fork' contains commits that neither a remote nor "+w.dir+"/app has: 1", "session merge fork")
+	w.git("fork", "worktree", "remove", "../loose")
+	stash := func(message string) string {
+		return w.git("app", "commit-tree", "-p", "HEAD", "-p", "HEAD~1", "-m", message, "HEAD^{tree}")
+	}
+	for _, id := range []string{stash("same"), stash("own")} {
+		w.git("app", "update-ref", "--create-reflog", "-m", "stash", "refs/stash", id)
+		w.git("fork", "fetch", "-q", "../app", "refs/stash")
+		w.git("fork", "update-ref", "--create-reflog", "-m", "stash", "refs/stash", id)
+	}
+	w.git("app", "stash", "drop", "-q")
+	refused("fork", "'fork' contains stashes that are nowhere else: 1", "--force")
 	if n := len(get(w.daemon, &w.daemon.mounts)); n != 2 {
 		t.Fatalf("mounts after refused removals: got %d, want 2", n)
 	}

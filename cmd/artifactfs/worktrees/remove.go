@@ -28,8 +28,8 @@ before, and prints the one command that brings everything back for 7 days: files
 the transcript.
 
 As git worktree remove, it refuses a tree with modified or untracked files, unless --force is given. It also refuses a
-tree with commits that neither its parent nor a remote has: the branches of a fork are its own, and are removed with it.
-artifactfs session merge takes its work over into another tree.
+tree with commits or stashes that neither its parent nor a remote has: the branches of a fork are its own, and are
+removed with it. artifactfs session merge takes its work over into another tree.
 
 The tree from which all others were forked is never removed. A worktree that git worktree add has made is removed by
 git. If it is in the mount of its repository, a checkpoint of the mount keeps what was in it, except ignored files.
@@ -113,8 +113,8 @@ func isMain(ctx context.Context, o member, m control.MountStatus) bool {
 	return parentOf(o.SessionInfo) == "" && !ok
 }
 
-// checkUnused returns an error if the tree has changes, or commits that are neither on a remote nor in the tree of its
-// parent.
+// checkUnused returns an error if the tree has changes, or commits or stashes that are neither on a remote nor in the
+// tree of its parent, or in the clone of which it is a tree.
 func checkUnused(ctx context.Context, path string, m cli.Served, members []member, parent string) error {
 	const hint = "add --force to remove it nevertheless; its session stays in the trash for 7 days"
 	changes, err := git(ctx, m.Dir, "status", "--porcelain", "--ignore-submodules=none")
@@ -124,35 +124,72 @@ func checkUnused(ctx context.Context, path string, m cli.Served, members []membe
 	if changes != "" {
 		return refusal(path, hint, "'%s' contains modified or untracked files", path)
 	}
-	var revisions []string
-	if head, ok := resolve(ctx, m.Dir, "HEAD"); ok { // HEAD of an unborn branch has no commit
-		revisions = append(revisions, head)
+	revisions, err := heads(ctx, m.Dir)
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
+	}
+	own, err := stashes(ctx, m.Dir)
+	if err != nil {
+		return cli.Failure("remove worktree", path, err)
 	}
 	lack := "no remote has"
+	exclude := func(dir string) {
+		ids, err := git(ctx, dir, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/remotes", "refs/tags")
+		if at, headErr := heads(ctx, dir); err == nil && headErr == nil {
+			for _, id := range append(at, strings.Fields(ids)...) {
+				revisions = append(revisions, "^"+id)
+			}
+			lack = "neither a remote nor " + dir + " has"
+		}
+	}
+	if c, ok := cloneOf(ctx, m.MountStatus); ok {
+		exclude(c.dir)
+	}
 	for _, o := range members {
 		if o.Name != parent || o.mount == nil {
 			continue
 		}
-		ids, err := git(ctx, o.Dir, "for-each-ref", "--format=^%(objectname)", "refs/heads", "refs/remotes")
-		if head, ok := resolve(ctx, o.Dir, "HEAD"); err == nil && ok {
-			revisions = append(append(revisions, strings.Fields(ids)...), "^"+head)
-			lack = "neither a remote nor " + o.Dir + " has"
+		exclude(o.Dir)
+		if its, err := stashes(ctx, o.Dir); err == nil {
+			own = slices.DeleteFunc(own, func(id string) bool { return slices.Contains(its, id) })
 		}
 	}
-	// Commits of the parent that this tree does not have are ignored, and not fetched.
-	cmd := gitcmd.New(ctx, "-C", m.Dir, "rev-list", "--count", "--ignore-missing", "--branches", "--stdin", "--not",
-		"--remotes")
-	cmd.Stdin = strings.NewReader(strings.Join(append(revisions, ""), "\n"))
-	cmd.Env = append(cmd.Env, gitcmd.NoFetch)
-	out, err := gitcmd.Output(cmd)
-	if err != nil {
-		return cli.Failure("remove worktree", path, err)
+	for _, c := range []struct{ what, refs string }{{"commits", "--branches"}, {"tagged commits", "--tags"}} {
+		// Commits of the parent that this tree does not have are ignored, and not fetched.
+		cmd := gitcmd.New(ctx, "-C", m.Dir, "rev-list", "--count", "--ignore-missing", c.refs, "--stdin", "--not",
+			"--remotes")
+		cmd.Stdin = strings.NewReader(strings.Join(append(revisions, ""), "\n"))
+		cmd.Env = append(cmd.Env, gitcmd.NoFetch)
+		out, err := gitcmd.Output(cmd)
+		if err != nil {
+			return cli.Failure("remove worktree", path, err)
+		}
+		if count := strings.TrimSpace(string(out)); count != "0" {
+			return refusal(path, "run artifactfs session merge "+m.Session.Name+" in another tree to take them over, or "+hint,
+				"'%s' contains %s that %s: %s", path, c.what, lack, count)
+		}
 	}
-	if count := strings.TrimSpace(string(out)); count != "0" {
-		return refusal(path, "run artifactfs session merge "+m.Session.Name+" in another tree to take them over, or "+hint,
-			"'%s' contains commits that %s: %s", path, lack, count)
+	if len(own) > 0 {
+		return refusal(path, hint, "'%s' contains stashes that are nowhere else: %d", path, len(own))
 	}
 	return nil
+}
+
+// heads returns the commits of HEAD of the working tree at dir and of its linked worktrees.
+func heads(ctx context.Context, dir string) (ids []string, err error) {
+	text, err := git(ctx, dir, "worktree", "list", "--porcelain", "-z")
+	for _, t := range parseTrees(text) {
+		if strings.Trim(t.Head, "0") != "" { // HEAD of an unborn branch has no commit
+			ids = append(ids, t.Head)
+		}
+	}
+	return ids, err
+}
+
+// stashes returns the commits of the stashes of the tree at dir.
+func stashes(ctx context.Context, dir string) ([]string, error) {
+	text, err := git(ctx, dir, "stash", "list", "--format=%H")
+	return strings.Fields(text), err
 }
 
 // removeUnmounted moves the session of a fork that is not mounted to the trash.
