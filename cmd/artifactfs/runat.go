@@ -154,12 +154,11 @@ func (s shown) view(ctx context.Context, a *cli.App, dir, within string) (namesp
 // linkOf returns the directory of the link through which git finds the working tree of the mount at dir; "" if git does
 // not need a link, or if the mount has no git directory.
 func linkOf(ctx context.Context, dir string) (string, error) {
-	cmd := gitcmd.AsUser(ctx, "-C", dir, "rev-parse", "--absolute-git-dir")
-	out, err := cmd.Output()
+	out, err := gitcmd.New(ctx, "-C", dir, "rev-parse", "--absolute-git-dir").Output()
 	if err != nil {
 		return "", ctx.Err()
 	}
-	return gitdir.LinkWorkTree(ctx, strings.TrimSuffix(string(out), "\n"))
+	return gitdir.LinkWorkTree(ctx, strings.TrimSuffix(string(out), "\n"), dir)
 }
 
 // startChild starts the command in the directory dir, with the standard files of this process, and returns its process.

@@ -21,12 +21,12 @@ const (
 	LinkName = "tree"
 )
 
-// LinkWorkTree makes git find the working tree of the git directory at path through a symbolic link, and returns the
-// directory that contains the link, which has the name LinkName. A mount namespace can show another link there, so that
-// git uses the same tree under another path. Git resolves the link, so commands outside of the namespace see no
-// difference. The name is "" if the configuration names no working tree. Git then uses the directory that contains
-// .git, which is right in all namespaces.
-func LinkWorkTree(ctx context.Context, path string) (dir string, err error) {
+// LinkWorkTree makes git find the working tree at tree, of the git directory at path, through a symbolic link, and
+// returns the directory that contains the link, which has the name LinkName. A mount namespace can show another link
+// there, so that git uses the same tree under another path. Git resolves the link, so commands outside of the namespace
+// see no difference. The name is "", and nothing changes, if the configuration names no working tree or another one.
+// Without such a setting, git uses the directory that contains .git, which is right in all namespaces.
+func LinkWorkTree(ctx context.Context, path, tree string) (dir string, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("link the working tree of %s: %w", path, err)
@@ -41,14 +41,14 @@ func LinkWorkTree(ctx context.Context, path string) (dir string, err error) {
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
 		return "", fmt.Errorf("read %s: %w", name, err)
 	}
-	tree := c.Section("core").Option("worktree")
-	if tree == "" {
-		return "", nil
-	}
+	setting := c.Section("core").Option("worktree")
 	dir = filepath.Join(path, linkDir)
 	link := filepath.Join(dir, LinkName)
-	if tree == link {
+	if setting == link && sameFile(link, tree) {
 		return dir, nil
+	}
+	if setting != tree {
+		return "", nil
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -62,6 +62,13 @@ func LinkWorkTree(ctx context.Context, path string) (dir string, err error) {
 	}
 	_, err = gitcmd.Repo{Dir: path}.Output(ctx, "", "config", "--file", name, "core.worktree", link)
 	return dir, err
+}
+
+// sameFile reports whether two paths lead to the same file. In a mount namespace, the link may have another target.
+func sameFile(x, y string) bool {
+	a, err1 := os.Stat(x)
+	b, err2 := os.Stat(y)
+	return err1 == nil && err2 == nil && os.SameFile(a, b)
 }
 
 // isLinked reports whether the setting core.worktree of the git directory at path is the link that LinkWorkTree has

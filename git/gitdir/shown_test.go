@@ -26,7 +26,7 @@ func TestLinkedWorkTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second call finds the link of the first one
-		dir, err := LinkWorkTree(context.Background(), path)
+		dir, err := LinkWorkTree(context.Background(), path, tree)
 		if err != nil || dir != filepath.Join(path, linkDir) {
 			t.Fatalf("link: got %q, %v", dir, err)
 		}
@@ -55,5 +55,19 @@ func TestLinkedWorkTree(t *testing.T) {
 	}
 	if got := git(t, path, "config", "core.worktree"); got != tree {
 		t.Errorf("core.worktree after Open with a wrong link: got %q, want %q", got, tree)
+	}
+
+	// The git directory of another tree does not change.
+	for _, setting := range []string{"../other", other, ""} {
+		git(t, path, "config", "core.worktree", setting)
+		before, err := os.ReadFile(filepath.Join(path, "config"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, err := LinkWorkTree(context.Background(), path, tree)
+		if after, readErr := os.ReadFile(filepath.Join(path, "config")); err != nil || dir != "" || readErr != nil ||
+			string(after) != string(before) {
+			t.Errorf("link with core.worktree %q: got %q, %v, configuration\n%s", setting, dir, err, after)
+		}
 	}
 }
