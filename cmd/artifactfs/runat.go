@@ -125,9 +125,22 @@ func (s shown) mount(ctx context.Context, a *cli.App) (cli.Served, error) {
 // mount.
 func (s shown) view(ctx context.Context, a *cli.App, dir, within string) (namespace.View, error) {
 	v := namespace.View{Dir: dir, At: s.at, Cwd: filepath.Join(s.at, within)}
-	if mountinfo.Within(dir, s.at) {
-		return v, &control.Error{Code: control.ExitUsage, Verb: "run", Object: "--at " + s.at,
-			Cause: "directory is in the mount that would be shown there"}
+	fail := func(cause string) (namespace.View, error) {
+		return v, &control.Error{Code: control.ExitUsage, Verb: "run", Object: "--at " + s.at, Cause: cause}
+	}
+	state, err := control.StateDir(a.State)
+	if err == nil {
+		state, err = filepath.EvalSymlinks(state)
+	}
+	switch {
+	case err != nil:
+		return v, err
+	case mountinfo.Within(dir, s.at):
+		return fail("directory is in the mount that would be shown there")
+	case mountinfo.Within(s.at, dir):
+		return fail("directory contains the mount, which would be hidden")
+	case mountinfo.Within(s.at, state):
+		return fail("directory contains the state directory, which would be hidden")
 	}
 	all, err := a.Mounts(ctx)
 	if err != nil {

@@ -105,6 +105,10 @@ func Run(args []string) error {
 
 // show changes the mount namespace, and the working directory of this process.
 func (v View) show() error {
+	tree, err := os.Stat(v.Dir)
+	if err != nil {
+		return err
+	}
 	// Mounts and unmounts of other namespaces still arrive here, so that this namespace keeps no mount that its daemon has
 	// unmounted. Changes of this namespace do not leave it.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -122,5 +126,14 @@ func (v View) show() error {
 			return err
 		}
 	}
-	return os.Chdir(v.Cwd)
+	if err := os.Chdir(v.Cwd); err != nil {
+		return err
+	}
+	// A directory such as / shows to this process what it has shown before.
+	if at, err := os.Stat(v.At); err != nil {
+		return err
+	} else if !os.SameFile(tree, at) {
+		return fmt.Errorf("the directory still shows other files than %s", v.Dir)
+	}
+	return nil
 }
