@@ -79,6 +79,9 @@ git log -1 --format=%s; "$ARTIFACTFS" status . --json`
 	}{
 		{2, "needs --at PATH", []string{"-C", fork, "--", "true"}},
 		{2, "in the mount that would be shown", []string{"-C", fork, "--at", deep, "--", "true"}},
+		{2, "contains the mount", []string{"-C", fork, "--at", "/", "--", "true"}},
+		{2, "contains the mount", []string{"-C", fork, "--at", w.root, "--", "true"}},
+		{2, "contains the state directory", []string{"-C", fork, "--at", w.state, "--", "true"}},
 		{2, "no such file or directory", []string{"-C", fork, "--at", fork + "x", "--", "true"}},
 		{2, "--ref needs REMOTE", []string{"-C", fork, "--at", m.Dir, "--ref", "main", "--", "true"}},
 		{4, "no artifactfs mount", []string{"-C", w.root, "--at", m.Dir, "--", "true"}},
@@ -89,6 +92,31 @@ git log -1 --format=%s; "$ARTIFACTFS" status . --json`
 		if r := w.afs(append([]string{"run"}, c.args...)...); r.code != c.code || !strings.Contains(r.stderr, c.text) {
 			t.Errorf("want code %d and %q: %s", c.code, c.text, r)
 		}
+	}
+	// CMD does not run in a directory in which the mount is not visible.
+	hidden := w.run(w.state, "unshare", "--mount", "--propagation", "private", "sh", "-c",
+		`umount "$2" && exec "$1" run -C child --at "$3" -- sh -c 'echo ran >"$0"/ran' "$3"`, "sh", binary, fork, m.Dir)
+	if hidden.code != 1 || !strings.Contains(hidden.stderr, "mount namespace") || exists(m.path("ran")) {
+		t.Errorf("command in a mount namespace without the fork: %s", hidden)
+	}
+	// A git directory that the environment names is that of another repository, whose configuration stays.
+	w.sh(w.root, "git init -q foreign && git -C foreign config core.worktree ../../fork")
+	foreign := filepath.Join(w.root, "foreign", ".git")
+	config := string(must[[]byte](w)(os.ReadFile(filepath.Join(foreign, "config"))))
+	r := w.run(w.state, "env", "GIT_DIR="+foreign, binary, "run", "-C", fork, "--at", m.Dir, "--", "sh", "-c",
+		"unset GIT_DIR; git rev-parse --show-toplevel")
+	if r.code != 0 || r.stdout != m.Dir+"\n" {
+		t.Errorf("git with a foreign git directory in the environment: %s", r)
+	}
+	if is := string(must[[]byte](w)(os.ReadFile(filepath.Join(foreign, "config")))); is != config {
+		t.Errorf("configuration of the foreign repository: got %s, want %s", is, config)
+	}
+	// Descriptors of the user reach CMD.
+	r = w.run(w.state, "sh", "-c", `exec 3<&1 "$1" run -C "$2" --at "$3" -- sh -c 'echo three >&3; ls /proc/self/fd | wc -l'`,
+		"sh", binary, fork, m.Dir)
+	plain := w.run(w.state, "sh", "-c", `exec 3<&1; ls /proc/self/fd | wc -l`)
+	if r.code != 0 || r.stdout != "three\n"+plain.stdout {
+		t.Errorf("descriptors of CMD: %s, want those of its parent: %s", r, plain)
 	}
 	if left := mountsBelow(w.root); len(left) != 2 {
 		t.Errorf("mounts after the commands: %q, want those of parent and fork", left)

@@ -79,6 +79,9 @@ func (s *shown) check(cmd *cobra.Command, mounts bool) error {
 // runExisting runs the command in an existing mount, and returns its exit code as an error.
 func runExisting(ctx context.Context, a *cli.App, o runOptions) error {
 	m, err := o.shown.mount(ctx, a)
+	if err == nil {
+		err = cli.CheckVisible("run", m.Dir)
+	}
 	if err != nil {
 		return err
 	}
