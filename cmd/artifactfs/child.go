@@ -54,11 +54,8 @@ func runChild(a *cli.App, command []string, dir string, view *namespace.View) (i
 	defer terminal.close()
 
 	child, err := startChild(a, command, dir, view)
-	if child == nil {
-		return control.AsError(err).Code, err
-	}
 	if err != nil {
-		cli.PrintError(a.Stderr, control.AsError(err))
+		return control.AsError(err).Code, err
 	}
 	ended := make(chan unix.WaitStatus, 1)
 	go func() { ended <- terminal.wait(child.Pid) }()

@@ -193,7 +193,9 @@ func startChild(a *cli.App, command []string, dir string, view *namespace.View) 
 		}
 		return cmd.Process, nil
 	}
-	p, err := namespace.Start(*view, command, childEnvironment(view.Cwd), [3]*os.File{os.Stdin, os.Stdout, os.Stderr})
+	// The kernel lets no other process set up the namespace of an undumpable process, so KeepMemory comes after the start.
+	p, err := namespace.Start(*view, command, childEnvironment(view.Cwd), [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+		serving.KeepMemory)
 	if errors.Is(err, namespace.ErrNotAllowed) {
 		return nil, &control.Error{Code: exitCannotRun, Verb: "run", Object: "--at " + view.At, Cause: err.Error(),
 			Hint: "run as root, or allow user namespaces (sysctl user.max_user_namespaces)"}
@@ -201,8 +203,7 @@ func startChild(a *cli.App, command []string, dir string, view *namespace.View) 
 	if err != nil {
 		return nil, cannotRun("--at "+view.At, err)
 	}
-	// The kernel lets no other process set up the namespace of an undumpable process, so this is done last.
-	return p, serving.KeepMemory()
+	return p, nil
 }
 
 // runInNamespace shows a mount at another path, and executes a command (package namespace). It returns an exit code if

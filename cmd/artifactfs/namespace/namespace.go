@@ -45,10 +45,44 @@ type Link struct {
 	Target string // target that the link has in the namespace
 }
 
+// message is what the second process receives as an argument.
+type message struct {
+	View
+	// Ready is the file descriptor of a pipe. The command is executed once the pipe has a byte.
+	Ready int
+}
+
 // Start starts command with the standard files, and the environment env, in a new mount namespace. If this process may
 // not create one, Start also creates a user namespace, in which the user keeps its user and group ID. It returns
-// ErrNotAllowed if neither is permitted.
-func Start(v View, command, env []string, files [3]*os.File) (*os.Process, error) {
+// ErrNotAllowed if neither is permitted. It calls ready once the namespace exists, and before command is executed. If
+// ready returns an error, Start returns this error, and command is not executed.
+func Start(v View, command, env []string, files [3]*os.File, ready func() error) (*os.Process, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	defer unix.Close(pipe[1])
+	// The process inherits the pipe under its number, because other numbers may be files of the user.
+	_, err := unix.FcntlInt(uintptr(pipe[0]), unix.F_SETFD, 0)
+	var p *os.Process
+	if err == nil {
+		p, err = start(message{v, pipe[0]}, command, env, files)
+	}
+	unix.Close(pipe[0])
+	if err != nil {
+		return nil, err
+	}
+	if err := ready(); err != nil {
+		p.Kill()
+		p.Wait()
+		return nil, err
+	}
+	unix.Write(pipe[1], []byte{0}) // it fails if the process has failed, and has printed why
+	return p, nil
+}
+
+// start is Start without waiting for ready.
+func start(v message, command, env []string, files [3]*os.File) (*os.Process, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -87,11 +121,15 @@ func IsProcess(args []string) bool { return len(args) > 2 && args[0] == processN
 // Run shows the mount at the other path, and executes the command. It returns only if this fails: a *control.Error if
 // the namespace could not be set up, otherwise the error with which the command could not be executed.
 func Run(args []string) error {
-	var v View
+	var v message
 	if err := json.Unmarshal([]byte(args[1]), &v); err != nil {
 		return err
 	}
-	if err := v.show(); err != nil {
+	err := v.show()
+	if err == nil {
+		err = v.wait()
+	}
+	if err != nil {
 		return &control.Error{Code: exitNoNamespace, Verb: "run", Object: "--at " + v.At, Cause: err.Error()}
 	}
 	command := args[2:]
@@ -101,6 +139,16 @@ func Run(args []string) error {
 	}
 	err = unix.Exec(path, command, os.Environ())
 	return &os.PathError{Op: "exec", Path: command[0], Err: err}
+}
+
+// wait waits until the first process is ready, and closes the pipe.
+func (v message) wait() error {
+	f := os.NewFile(uintptr(v.Ready), "pipe")
+	_, err := f.Read(make([]byte, 1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("wait for the process that has started this one: %w", err)
+	}
+	return nil
 }
 
 // show changes the mount namespace, and the working directory of this process.
