@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,6 +122,36 @@ git log -1 --format=%s; "$ARTIFACTFS" status . --json`
 	}
 	if left := mountsBelow(w.root); len(left) != 2 {
 		t.Errorf("mounts after the commands: %q, want those of parent and fork", left)
+	}
+}
+
+// TestRunAtKeepsTheMountBusy checks that no mount is removed in which a command works that sees it at another path.
+func TestRunAtKeepsTheMountBusy(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("app.git", object.SHA1), sample("busy"))
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("app.git"), "--session", "parent", "--wait", "git")
+	for name, wrap := range map[string][]string{
+		"root": {"env"}, "user": {"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"},
+	} {
+		fork := w.place("fork")
+		w.ok("session", "fork", "-C", m.Dir, fork, "--session", name)
+		args := append(wrap, binary, "run", "-C", name, "--at", m.Dir, "--", "sh", "-c", "echo in; read x; echo late >late")
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), "ARTIFACTFS_STATE="+w.state)
+		in, out := must[io.WriteCloser](t)(cmd.StdinPipe()), must[io.ReadCloser](t)(cmd.StdoutPipe())
+		w.check(cmd.Start())
+		must[string](t)(bufio.NewReader(out).ReadString('\n'))
+		for _, args := range [][]string{{"unmount", fork}, {"worktree", "remove", "--force", fork}} {
+			if r := w.afs(args...); r.code == 0 || !strings.Contains(r.stderr, "a copy of the mount at "+m.Dir) {
+				t.Errorf("%s: artifactfs %q while a command works in the mount: %s", name, args, r)
+			}
+		}
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: command: %v", name, err)
+		}
+		w.wantFile(filepath.Join(fork, "late"), "late\n")
+		w.ok("worktree", "remove", "--force", fork)
 	}
 }
 
