@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // Kind is the kind of an event in an agent's conversation.
@@ -238,25 +240,33 @@ func (e Event) MakesCheckpoint() bool {
 // BoundsSub reports whether the event is the beginning or the end of a sub-agent's work.
 func (e Event) BoundsSub() bool { return e.Kind == SubStart || e.Kind == SubPrompt || e.Kind == SubEnd }
 
-// Title returns a description of the event in at most 120 bytes, which is used as the message of a checkpoint.
+// Title returns a description of the event in at most 120 bytes, which is used as the message of a checkpoint. The
+// message is pushed with the checkpoint, so Title removes secrets.
 func (e Event) Title() string {
 	switch e.Kind {
 	case ToolCall:
-		return cut(strings.TrimSpace("before "+e.Tool+" "+e.Subject()), 120)
+		return title("before " + e.Tool + " " + e.Subject())
 	case ToolResult:
-		return cut(strings.TrimSpace("after "+e.Tool+" "+e.Subject()), 120)
+		return title("after " + e.Tool + " " + e.Subject())
 	case TurnEnd:
-		return cut(strings.TrimSpace("end of turn: "+firstLine(e.Text)), 120)
+		return title("end of turn: " + firstLine(e.Text))
 	case Compact:
-		return cut(strings.TrimSpace("before compaction "+firstLine(e.Trigger)), 120)
+		return title("before compaction " + firstLine(e.Trigger))
 	case SubStart, SubPrompt, SubEnd:
 		name := strings.TrimSpace("sub-agent " + firstLine(e.SubType))
 		if e.Kind == SubEnd {
-			return cut(strings.TrimSpace("end of "+name+": "+firstLine(e.Text)), 120)
+			return title("end of " + name + ": " + firstLine(e.Text))
 		}
-		return cut("before "+name, 120)
+		return title("before " + name)
 	}
 	return string(e.Kind)
+}
+
+// title returns a text in the form of Title.
+func title(s string) string {
+	s = cutClean(strings.TrimSpace(s), 120)
+	s, _ = transcript.Redact(s) // if it was not cut
+	return cut(s, 120)
 }
 
 // Subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It
@@ -284,6 +294,9 @@ func firstLine(s string) string {
 const (
 	maxString = 32 << 10  // maximum size of a string in a record, in bytes; in a longer string, the middle is left out
 	maxValue  = 100 << 10 // maximum size of the input of a tool in bytes, and of its output
+
+	maxRedacted = 1 << 20 // maximum size in bytes of JSON from which secrets are removed as a whole
+	maxSecret   = 8 << 10 // maximum size in bytes of a secret at the place at which a text is cut
 )
 
 // record is the JSON form of an Event in the transcript. doc/internals/sessions/transcripts.md documents its members.
@@ -309,10 +322,11 @@ type record struct {
 	Time       string `json:"time,omitempty"`      // time at which the agent has written such a text
 }
 
-// Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
+// Record returns the event as one JSON object for the transcript. Long strings in it are shortened, after secrets were
+// removed from them. Other strings may contain secrets.
 func (e Event) Record() (string, error) {
 	r := record{
-		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString),
+		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cutClean(e.Text, maxString),
 		Tool: e.Tool, Call: e.Call,
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed, Checkpoint: e.Checkpoint,
 		Sub: e.Sub, SubType: e.SubType, Trigger: e.Trigger, Kept: e.Kept, Left: e.Left,
@@ -343,20 +357,26 @@ func shorten(v json.RawMessage) any {
 	// Numbers are decoded as text, because a conversion to float64 would change large numbers.
 	d.UseNumber()
 	if d.Decode(&value) != nil {
-		return cut(string(v), maxString)
+		return cutClean(string(v), maxString)
 	}
 	value = shortenStrings(value)
-	if text, err := json.Marshal(value); err != nil || len(text) > maxValue {
-		return cut(string(text), maxString)
+	text, err := json.Marshal(value)
+	if err == nil && len(text) <= maxValue {
+		return value
 	}
-	return value
+	if len(text) <= maxRedacted {
+		if clean, _, err := transcript.RedactJSON(text); err == nil { // also finds secrets by the names of members
+			text = clean
+		}
+	}
+	return cutClean(string(text), maxString)
 }
 
 // shortenStrings shortens the strings in a decoded JSON value. It changes arrays and objects in place.
 func shortenStrings(v any) any {
 	switch v := v.(type) {
 	case string:
-		return cut(v, maxString)
+		return cutClean(v, maxString)
 	case []any:
 		for i := range v {
 			v[i] = shortenStrings(v[i])
@@ -372,6 +392,31 @@ func shortenStrings(v any) any {
 // limit returns s, or its beginning if it has more than max bytes.
 func limit(s string, max int) string { return strings.ToValidUTF8(s[:min(len(s), max)], "") }
 
+// cutClean returns s if s has at most size bytes. Otherwise it removes secrets from s and then cuts it, because a
+// secret of which only a part is left is not recognized later. Of a long text it reads only the parts that it keeps,
+// and maxSecret further bytes of each.
+func cutClean(s string, size int) string {
+	if len(s) <= size {
+		return s
+	}
+	window := size/2 + maxSecret
+	if len(s) <= 2*window {
+		s, _ = transcript.Redact(s)
+		return cut(s, size)
+	}
+	note := fmt.Sprintf(leftNote, len(s)-size)
+	keep := (size - len(note)) / 2
+	head, _ := transcript.Redact(s[:window])
+	tail, _ := transcript.Redact(s[len(s)-window:])
+	// The windows may have got shorter, and have parts of secrets where they were cut.
+	head = head[:min(keep, max(0, len(head)-maxSecret/2))]
+	tail = tail[max(len(tail)-keep, min(len(tail), maxSecret/2)):]
+	return strings.ToValidUTF8(head, "") + note + strings.ToValidUTF8(tail, "")
+}
+
+// leftNote is the format of the note in the place of what was left out of a text.
+const leftNote = " [%d bytes left out] "
+
 // cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, and between them a
 // note with the number of bytes that were left out.
 func cut(s string, max int) string {
@@ -379,7 +424,7 @@ func cut(s string, max int) string {
 		return s
 	}
 	// The size of the note is part of max.
-	note := fmt.Sprintf(" [%d bytes left out] ", len(s)-max)
+	note := fmt.Sprintf(leftNote, len(s)-max)
 	keep := max - len(note)
 	return strings.ToValidUTF8(s[:keep/2], "") + note + strings.ToValidUTF8(s[len(s)-keep/2:], "")
 }

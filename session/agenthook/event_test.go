@@ -160,6 +160,47 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
+// TestNoPartOfASecret checks that no part of a secret remains in texts that are shortened.
+func TestNoPartOfASecret(t *testing.T) {
+	secret := "ghp_" + strings.Repeat("aB3d", 9)
+	for before := 40; before < 140; before++ { // the secret is at another place of the title each time
+		text := strings.Repeat("x", before) + " " + secret + strings.Repeat(" y", 60+10_000*(before%2))
+		input, err := json.Marshal(map[string]string{"command": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []Event{{Kind: TurnEnd, Text: text}, {Kind: ToolCall, Tool: "Bash", Input: input},
+			{Kind: ToolResult, Input: input}, {Kind: SubEnd, Text: text}} {
+			if got := e.Title(); strings.Contains(got, "aB3d") || strings.Contains(got, "ghp_") || len(got) > 120 {
+				t.Errorf("%d bytes before the secret: got title %q of %s", before, got, e.Kind)
+			}
+		}
+	}
+	// The middle of a long string is left out, so a part of the first and of the last secret would remain.
+	for before := maxString/2 - 60; before < maxString/2; before += 7 {
+		text := strings.Repeat("x", before) + " " + secret + " " + strings.Repeat("y ", maxString) + secret + " " +
+			strings.Repeat("z", before)
+		parts := make([]any, 20) // none of them is long, but together they are
+		for i := range parts {
+			parts[i] = text[:before+40] + strings.Repeat(" z", maxString/5)
+		}
+		parts = append(parts, map[string]string{"password": "hunter22"})
+		output, err := json.Marshal(map[string]any{"stdout": text, "long": strings.Repeat(text, 5)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := json.Marshal(parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := Event{Kind: ToolResult, Text: text, Input: list, Output: output}.Record()
+		if err != nil || strings.Contains(line, "aB3d") || strings.Contains(line, "hunter22") ||
+			!strings.Contains(line, "bytes left out") || !strings.Contains(line, "[redacted github token]") {
+			t.Errorf("%d bytes before the secret: got a record of %d bytes with a part of it, error %v", before, len(line), err)
+		}
+	}
+}
+
 // TestCommits checks that Commits returns the commits that git commands have created, and not commits to which HEAD was
 // set.
 func TestCommits(t *testing.T) {

@@ -109,8 +109,7 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 func recordEvent(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
 	var failed []error
 	if e.MakesCheckpoint() {
-		// The message is pushed with the checkpoint, so it must not contain a secret.
-		title, _ := transcript.Redact(e.Title())
+		title := e.Title()
 		if !m.Session.Dirty && (e.Kind == agenthook.ToolResult || e.BoundsSub()) {
 			title = "" // a new message would make a checkpoint even if the agent has changed nothing
 		}
