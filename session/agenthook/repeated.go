@@ -10,11 +10,16 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // repeatTime is the maximum time between the two hooks that receive the same event.
 const repeatTime = 3 * time.Second
+
+// hashSize is the number of bytes of the hash that is the name of the file of an event.
+const hashSize = 16
 
 // Repeated reports whether the hook of another agent has received the event e just before the time now. Copilot also
 // runs the hooks in the settings of claude, so if the hooks of both are installed, each of its events arrives twice,
@@ -27,18 +32,19 @@ func Repeated(gitDir string, e Event, now time.Time) (bool, error) {
 		return false, nil
 	}
 	sum := sha256.New()
-	for _, part := range []string{string(e.Kind), e.Tool, e.Call, e.Text, string(e.Input), string(e.Output)} {
+	for _, part := range []string{string(e.Kind), e.Sub, e.Tool, e.Call, e.Text, string(e.Input), string(e.Output)} {
 		fmt.Fprintf(sum, "%d %s", len(part), part)
 	}
-	dir := receivedDir(gitDir, e.Session)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := openReceived(gitDir, e.Session)
+	if err != nil {
 		return false, err
 	}
+	defer dir.Close()
 	if err := removeOld(dir, now); err != nil {
 		return false, err
 	}
-	file := filepath.Join(dir, hex.EncodeToString(sum.Sum(nil)[:16]))
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	file := hex.EncodeToString(sum.Sum(nil)[:hashSize])
+	f, err := dir.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = f.WriteString(string(e.Agent))
 		return false, errors.Join(err, f.Close())
@@ -46,28 +52,70 @@ func Repeated(gitDir string, e Event, now time.Time) (bool, error) {
 	if !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	text, err := disk.ReadRegular(file, 100)
+	text, err := readReceived(dir, file)
 	if err != nil {
 		return false, missingIsFine(err)
 	}
-	if string(text) != string(e.Agent) {
-		return true, nil
+	// The file is empty if the other hook was killed, and has perhaps not recorded the event.
+	if text != string(e.Agent) {
+		return text != "", nil
 	}
-	return false, missingIsFine(os.Chtimes(file, now, now)) // the agent does the same again
+	return false, missingIsFine(dir.Chtimes(file, now, now)) // the agent does the same again
 }
 
-// removeOld removes the files of events that were received long before the time now.
-func removeOld(dir string, now time.Time) error {
-	entries, err := os.ReadDir(dir)
+// openReceived opens the directory of a conversation that receivedDir returns, and creates it if it is missing. A
+// container may be able to replace the directory by a symbolic link, but not to make openReceived leave gitDir.
+func openReceived(gitDir, conversation string) (*os.Root, error) {
+	root, err := os.OpenRoot(gitDir)
 	if err != nil {
-		return missingIsFine(err)
+		return nil, err
 	}
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || now.Sub(info.ModTime()) < repeatTime {
+	defer root.Close()
+	dir, err := filepath.Rel(gitDir, receivedDir(gitDir, conversation))
+	if err == nil {
+		err = root.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return root.OpenRoot(dir)
+}
+
+// readReceived returns the contents of a file in the directory dir, which must be a small regular file.
+func readReceived(dir *os.Root, name string) (string, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", err
+	}
+	text, err := disk.ReadLimited(f, 100)
+	return string(text), err
+}
+
+// removeOld removes the files of events that were received long before the time now, or after it, because the clock was
+// set back. It removes no other files.
+func removeOld(dir *os.Root, now time.Time) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if sum, err := hex.DecodeString(name); err != nil || len(sum) != hashSize {
+			continue
+		}
+		info, err := dir.Lstat(name)
+		if err != nil || now.Sub(info.ModTime()).Abs() < repeatTime {
 			continue // another hook has removed the file, or the event is new
 		}
-		if err := missingIsFine(os.Remove(filepath.Join(dir, entry.Name()))); err != nil {
+		if err := missingIsFine(dir.Remove(name)); err != nil {
 			return err
 		}
 	}
