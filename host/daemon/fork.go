@@ -50,28 +50,28 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		}
 	}
 	if err == nil && h.Mounted != nil && r.ID == "" {
-		b.Left = leftBy(h.Mounted, from, to, d.list())
+		b.Missing = missingIn(h.Mounted, from, to, d.list())
 	}
 	_, reply, err := d.mount(ctx, to, b, progress)
 	return reply, err
 }
 
-// leftBy returns what the fork of a mount does not have: the paths that the checkpoint of its present state leaves out,
-// and those of its submodules that are among the mounts all, unless the request to mounts submodules too.
-func leftBy(parent *catalog.Mounted, from *origin.Local, to control.MountRequest,
-	all []*mount.Mount) *control.Receipt {
-	left, ok := parent.Agent.LeftOut(from.Checkpoint())
-	if !ok {
-		return nil
-	}
-	var modules []string
+// missingIn returns what the fork of a mount does not have: the paths that the checkpoint of its present state leaves
+// out, if the mount knows them, and those of its submodules that are among the mounts all, unless the request to mounts
+// submodules too.
+func missingIn(parent *catalog.Mounted, from *origin.Local, to control.MountRequest, all []*mount.Mount) mount.Missing {
+	var missing mount.Missing
 	for _, m := range all {
 		if m.Parent != nil && m.Parent.Dir == parent.Dir && !to.Submodules {
-			modules = append(modules, strings.TrimPrefix(m.Dir, parent.Dir+"/"))
+			missing.Submodules = append(missing.Submodules, strings.TrimPrefix(m.Dir, parent.Dir+"/"))
 		}
 	}
-	slices.Sort(modules)
-	return control.NewReceipt(catalog.LeftOut(left), max(from.LeftOut(), int64(len(left))), modules)
+	slices.Sort(missing.Submodules)
+	if left, ok := parent.Agent.LeftOut(from.Checkpoint()); ok {
+		missing.Known, missing.Paths = true, catalog.LeftOut(left)
+		missing.All = max(from.LeftOut(), int64(len(left)))
+	}
+	return missing
 }
 
 // HomeOf returns the home of a session on this host, which is the directory of the session below the state directory.

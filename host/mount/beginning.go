@@ -56,9 +56,10 @@ type beginning struct {
 	far   *origin.Far
 	known *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
 	head  *control.NewHead     // where HEAD of a new session is; nil: where HEAD of the checkpoint or the commit was
-	left  *control.Receipt     // what the mount does not have of the mount that is forked; nil if that is not known
 	newer map[string]object.ID // refs that have other commits on the session remote than in the mounted checkpoint
 	moved map[string]bool      // names of the refs in newer that the session itself has pushed
+
+	missing Missing // what the mount does not have of the mount that is forked
 
 	session  string    // name of the session; "" if the mount has none
 	since    time.Time // time at which the mount was started
@@ -363,11 +364,12 @@ func (b *beginning) resumedFromRemote() bool {
 // nothing is missing. The mount that is forked knows this better than the checkpoint: files that git ignores may have
 // been made since.
 func (b *beginning) receipt(git *gitside.Side) *control.Receipt {
-	if b.left != nil {
-		return b.left
+	left, all := b.missing.Paths, b.missing.All
+	if !b.missing.Known {
+		first, number := git.LeftOut()
+		left, all = catalog.LeftOut(first), number
 	}
-	left, all := git.LeftOut()
-	return control.NewReceipt(catalog.LeftOut(left), all, nil)
+	return control.NewReceipt(left, all, b.missing.Submodules)
 }
 
 // shownCheckpoint returns a note for the status if the mount shows one checkpoint of a session, and nothing otherwise.

@@ -90,7 +90,7 @@ type Mount struct {
 	ending      ending
 }
 
-// StartPoint is what a mount starts from, if the request alone does not determine it. All fields may be nil.
+// StartPoint is what a mount starts from, if the request alone does not determine it. All fields may be zero.
 type StartPoint struct {
 	Parent *Mount               // mount that contains the new mount as a submodule
 	Base   *statedir.Record     // record of an earlier mount without changes, whose base commit is mounted again
@@ -98,7 +98,16 @@ type StartPoint struct {
 	Far    *origin.Far          // checkpoint of a session on a session remote
 	Known  *origin.KnownSession // refs and metadata of the session to resume, if they were read already
 	Head   *control.NewHead     // where HEAD of the new session is, if not where HEAD of From, Far or Base was
-	Left   *control.Receipt     // what the mount does not have of the mount that is forked, if that is known
+	// Missing is what the new mount does not have of the mount that is forked.
+	Missing Missing
+}
+
+// Missing is what a fork does not have of the mount that is forked.
+type Missing struct {
+	Known      bool              // whether Paths and All are known; if not, the checkpoint has similar ones
+	Paths      []control.LeftOut // the first paths that the checkpoint leaves out
+	All        int64             // number of all these paths
+	Submodules []string          // paths of submodules that are mounted in the mount that is forked, but not in the fork
 }
 
 // New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with
@@ -148,7 +157,7 @@ func newMount(host *Host, r control.MountRequest, of home.Owner, s *takeover.Suc
 		contents: m.contents, attachment: m.attachment, events: m.Events, work: m.activity.work, git: m.Git,
 	}, s, func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) })
 	m.beginning = &beginning{
-		base: b.Base, from: b.From, far: b.Far, known: b.Known, head: b.Head, left: b.Left,
+		base: b.Base, from: b.From, far: b.Far, known: b.Known, head: b.Head, missing: b.Missing,
 		session: of.Session, since: of.Since,
 		request: m.Request, home: m.home, contents: m.contents, remotes: host.Remotes, agent: m.sessionSide.agent,
 	}
