@@ -240,6 +240,12 @@ func TestReceiptNamesWhatIsMissing(t *testing.T) {
 	}
 	w.sh(m.Dir, "echo out/ >.gitignore && git add .gitignore && mkdir out && echo x >out/x && echo one >one")
 	m.checkpoint("-m", "first", "--pin", "first")
+	out := w.place("out")
+	w.sh(m.Dir, "mv out "+out)
+	if got := missing(w.afs("session", "fork", w.place("f"), "-C", "work"), "carried"); got != "" {
+		t.Errorf("receipt of a fork after the ignored files were removed: got %q, want none", got)
+	}
+	w.sh(m.Dir, "mv "+out+" out")
 	w.sh(m.Dir, "echo TOKEN=1 >.env && echo .env >.worktreeinclude && mkfifo fifo && truncate -s 2M core")
 	const first = "1 ignored (out/)"
 	const all = "1 secret (.env), 1 too large (core), 1 no file or link (fifo), 1 ignored (out/)"
@@ -278,8 +284,16 @@ func TestReceiptNamesWhatIsMissing(t *testing.T) {
 	}
 	w.ok("unmount", m.Dir)
 	other := w.elsewhere()
-	again := missing(other.afs("session", "resume", "work", w.place("r"), "--session-remote", c.arg), "carried")
+	resumed := mounted{control.MountReply{Dir: w.place("r")}, other}
+	again := missing(other.afs("session", "resume", "work", resumed.Dir, "--session-remote", c.arg), "carried")
 	if again != all {
 		t.Errorf("receipt of a session that is resumed on another machine: got %q", again)
+	}
+	// A checkpoint names a hundred paths, so it is not known whether a directory has some of the others.
+	w.sh(resumed.Dir, "mkdir a z && touch a/x z/x z/0.ign && echo '*.ign' >>.gitignore && "+
+		"seq 120 | sed 's,.*,a/&.ign,' | xargs touch")
+	resumed.checkpoint("-m", "many", "--pin", "many")
+	if got := missing(other.afs("session", "restore", "many", resumed.path("z"), "-C", "work"), "restored"); got != "21 more" {
+		t.Errorf("receipt of a restore from a checkpoint that leaves out many paths: got %q", got)
 	}
 }

@@ -241,11 +241,11 @@ func (w *restoring) receipt(ctx context.Context) *control.Receipt {
 		w.m.Log.Warn("read what a checkpoint leaves out", zap.String("dir", w.m.Mount.Dir), zap.Error(err))
 		return nil
 	}
-	left := catalog.LeftOut(state.Left)
+	all := control.NewReceipt(catalog.LeftOut(state.Left), w.Target.Left, nil)
 	if len(w.Paths) == 0 {
-		return control.NewReceipt(left, w.Target.Left, nil)
+		return all
 	}
-	return control.NewReceipt(left, int64(len(left)), nil).Without(func(name string) bool {
+	return all.Without(func(name string) bool {
 		name = strings.TrimSuffix(name, "/")
 		return !slices.ContainsFunc(w.Paths, func(path string) bool {
 			return path == name || strings.HasPrefix(name, path+"/") || strings.HasPrefix(path, name+"/")
