@@ -22,6 +22,10 @@ import (
 // So the blobs that git reads in this step are fetched when git opens them. After a failed open, git searches for new
 // packs before it treats an object as missing, so it finds the blob and does not go through the list.
 
+// openTime is the maximum time for which Opened waits for an object. Meanwhile other git processes that open an object
+// whose id has the same first byte wait too, and cannot be killed.
+const openTime = 30 * time.Second
+
 // crashes reports whether a git command with these arguments may be a `git diff` with that bug.
 func crashes(args []string) bool {
 	name, rest := Subcommand(args)
@@ -38,7 +42,8 @@ func crashes(args []string) bool {
 // Opened records that the process of the thread tid has opened the object for which the thread has called Find most
 // recently. If the request for the object could make the process crash, Opened fetches the object, together with those
 // that the process will need next. The function changed returns the paths that may differ from an unchanged working
-// tree; a path that ends in a slash stands for everything below it.
+// tree; a path that ends in a slash stands for everything below it. If the objects are not fetched within openTime, the
+// process requests them as any other missing object.
 func (s *Server) Opened(ctx context.Context, tid uint32, changed func() []string) {
 	id, supply := s.existence.noteOpened(tid)
 	if !supply || len(s.oracle.lacking([]object.ID{id})) == 0 {
@@ -48,7 +53,7 @@ func (s *Server) Opened(ctx context.Context, tid uint32, changed func() []string
 	if len(h.Commands) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
 	start := time.Now()
 	along, needed := s.oracle.unmatched(ctx, h.Commands[0], id, changed())
