@@ -97,8 +97,7 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 	// The command runs in a new process group. The negative process ID sends the signal to the whole group, which includes
 	// the child processes.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Env = append(append(os.Environ(), Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url,
-		"ARTIFACTFS_SESSION="+r.Session,
+	cmd.Env = append(hookEnvironment(r), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+c.Store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
 	given := GivenForSession(r, r.SessionOptions.Remote)
 	if token := given.Token(); token != "" {
@@ -120,4 +119,10 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 		}
 	}
 	return strings.Join(strings.Fields(strings.ToValidUTF8(out[max(0, len(out)-createOutput):], "?")), " "), err
+}
+
+// hookEnvironment returns the environment of the command of --session-remote-create, without the parameters. It does
+// not have the token for the server, which is only for the program that makes tokens for the mount.
+func hookEnvironment(r control.MountRequest) []string {
+	return append(os.Environ(), r.Environment.ForPrograms()...)
 }

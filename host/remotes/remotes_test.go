@@ -1,6 +1,8 @@
 package remotes
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -114,5 +116,14 @@ func TestLoginsAreSharedWhileHeld(t *testing.T) {
 		t.Error("the login must be shared while the second mount holds it")
 	} else if all.Drop("second"); all.Login(renewed) == l {
 		t.Error("the login must not be shared once no mount holds it")
+	}
+}
+
+// The command that creates a session remote gets the variables of the caller, but not the token for the server.
+func TestHookEnvironment(t *testing.T) {
+	env := hookEnvironment(control.MountRequest{MountLogin: control.MountLogin{
+		Environment: control.Environment{"FORGE=x", "ARTIFACTFS_SERVER_TOKEN=secret"}}})
+	if !slices.Contains(env, "FORGE=x") || strings.Contains(strings.Join(env, "\n"), "ARTIFACTFS_SERVER_TOKEN=secret") {
+		t.Errorf("environment of the command: got %q", env)
 	}
 }
