@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -239,6 +240,28 @@ func TestHooksFireOutsideOfMounts(t *testing.T) {
 	}
 	w.dir = a.dir // in no git repository
 	w.event("codex", "UserPromptSubmit")
+}
+
+// A hook ends before the agent kills it, even if the daemon does not answer. Codex waits three seconds for the hook of
+// this event.
+func TestHookEndsInTime(t *testing.T) {
+	a := newAfs(t)
+	socket := control.DaemonSocket(a.state)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := a.command("session", "hook", "codex")
+	cmd.Stdin = strings.NewReader(`{"hook_event_name":"SessionEnd","session_id":"s-1","cwd":"` + a.dir + `"}`)
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	if took := time.Since(began); err != nil || len(out) > 0 || took > 6*time.Second {
+		t.Errorf("hook with a daemon that does not answer: got %v after %v: %s", err, took, out)
+	}
 }
 
 // A checkpoint is made before and after each tool that may change files, and its ID is in the record. After a tool that

@@ -54,6 +54,17 @@ const Timeout = 10 * time.Second
 // exceeds the configured timeout, so the hook must end earlier.
 const grace = 5 * time.Second
 
+// Latest returns the time after which the hook of an event must have ended even if it is blocked. It is shorter than
+// the timeout in the agent's configuration.
+func (e Event) Latest() time.Duration {
+	for _, c := range configurations[e.Agent].events {
+		if c.name == e.Name && c.timeout > 0 {
+			return c.timeout - time.Second
+		}
+	}
+	return Timeout + 2*time.Second
+}
+
 // configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
 type configuration struct {
 	path   string        // path of the file, relative to the working directory

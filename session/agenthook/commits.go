@@ -44,7 +44,7 @@ func turnFile(gitDir, conversation string) string {
 // LoadTurn returns the stored state of a conversation. If no state is stored, known is false and the field Reflog of
 // the result is the present size of the reflog, because the commits in the reflog were not made in this conversation.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
-	text, err := os.ReadFile(turnFile(gitDir, conversation))
+	text, err := disk.ReadRegular(turnFile(gitDir, conversation), maxTurn)
 	if err == nil && json.Unmarshal(text, &t) == nil {
 		return t, true, nil
 	}
@@ -103,7 +103,7 @@ var commitPrefixes = []string{"commit:", "commit (", "cherry-pick", "revert", "m
 // reflog of HEAD from the offset t.Reflog, and then adds the number of bytes that were read to t.Reflog. Fast-forward
 // merges are skipped, because they create no commit.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
-	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
+	f, err := disk.OpenRegular(filepath.Join(gitDir, "logs", "HEAD"), 0)
 	if err != nil {
 		return nil, missingIsFine(err)
 	}

@@ -28,7 +28,7 @@ const (
 	maxUnseen = 10 * time.Minute // for an agent whose process is not visible, such as one in another container
 )
 
-// maxTurn is the maximum size in bytes of the file of a conversation that Conversations reads.
+// maxTurn is the maximum size in bytes of the file of a conversation that is read.
 const maxTurn = 64 << 10
 
 // process identifies the process of an agent. A process with the same ID may belong to another container, or may have

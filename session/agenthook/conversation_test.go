@@ -1,6 +1,7 @@
 package agenthook
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -211,6 +212,45 @@ func TestAnswer(t *testing.T) {
 		}
 		if a != OpenCode && !json.Valid([]byte(e.Answer(text))) {
 			t.Errorf("answer to %s is no JSON: %s", a, e.Answer(text))
+		}
+	}
+}
+
+// A hook ends before the agent's timeout, and waits for no other process when it reads its state.
+func TestHookDoesNotWait(t *testing.T) {
+	for a, c := range configurations {
+		for _, e := range c.events {
+			limit := cmp.Or(e.timeout, Timeout+grace)
+			if got := (Event{Agent: a, Name: e.name}).Latest(); got <= 0 || got >= limit {
+				t.Errorf("event %s of %s: the hook ends after %v, the agent's timeout is %v", e.name, a, got, limit)
+			}
+		}
+	}
+	dir := t.TempDir()
+	pipes := []string{turnFile(dir, "one"), filepath.Join(dir, "logs", "HEAD")}
+	for _, pipe := range pipes {
+		if err := os.MkdirAll(filepath.Dir(pipe), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error, 2)
+	go func() {
+		_, _, err := LoadTurn(dir, "one")
+		ended <- err
+		_, err = new(Turn).Commits(dir)
+		ended <- err
+	}()
+	for _, pipe := range pipes {
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("read the pipe %s: got no error", pipe)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("reading the pipe %s does not end", pipe)
 		}
 	}
 }

@@ -41,6 +41,7 @@ func HookCommand(a *cli.App) *cobra.Command {
 // git directory that the hook has fired, even if nothing is recorded: because of the kind of the event, or because no
 // mount is there. If another agent works in the same tree, it prints a notice for an agent that begins a conversation.
 func sessionHook(ctx context.Context, a *cli.App, name string) error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
 	agent, err := agenthook.ParseAgent(name)
@@ -48,7 +49,16 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return err
 	}
 	event, notice := agenthook.Event{Agent: agent}, ""
-	defer func() { fmt.Fprint(a.Stdout, event.Answer(notice)) }()
+	// The context does not end a system call, for example on a disk that does not answer.
+	late := time.AfterFunc(event.Latest(), func() {
+		fmt.Fprint(a.Stdout, agenthook.Event{Agent: agent}.Answer(""))
+		os.Exit(0)
+	})
+	defer func() {
+		if late.Stop() {
+			fmt.Fprint(a.Stdout, event.Answer(notice))
+		}
+	}()
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, agenthook.MaxEvent+1))
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
@@ -58,6 +68,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return err
 	}
 	event = parsed
+	late.Reset(event.Latest() - time.Since(began))
 	event.Dir = cmp.Or(event.Dir, ".")
 	var failed error
 	gitDir, err := gitDirOf(ctx, event.Dir)
