@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +35,7 @@ type sessionsOf struct {
 	records     []control.TranscriptRecord
 	diffs       map[string][]control.PathChange // replies of SessionDiff without patch and stat, by "A B"
 	undelete    error                           // error of SessionUndelete
+	refused     string                          // SessionRecord fails if its first line contains this text
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -164,6 +167,9 @@ func (s *sessionsOf) SessionNote(_ context.Context, r control.SessionNoteRequest
 func (s *sessionsOf) SessionRecord(_ context.Context,
 	r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	s.ask(r)
+	if refused := answer(s, &s.refused); refused != "" && strings.Contains(r.Lines[0], refused) {
+		return control.SessionRecordReply{}, errors.New("no space left")
+	}
 	return control.SessionRecordReply{Ref: "refs/afs/transcript/work", Lines: int64(len(r.Lines)), Redacted: 1}, nil
 }
 

@@ -20,14 +20,16 @@ const (
 	maxKept     = 512 << 10 // maximum total size in bytes of the texts that are kept of one compaction
 	maxFileRead = 64 << 20  // maximum number of bytes at the end of an agent's file that are read
 	maxFileLine = 4 << 20   // maximum size in bytes of a line of an agent's file; longer lines have no text of interest
+	maxTime     = 40        // maximum size in bytes of the time of a text
 )
 
 // Texts contains the texts of an agent that a compaction removes from its context. The hooks receive no texts between
 // two tool calls, so only the agent's own file of the conversation has them.
 type Texts struct {
-	Lines []string // records for the transcript, the oldest text first
-	Left  int      // number of older texts that were left out, because the texts have a maximum total size
-	End   int64    // offset in the file up to which it was read
+	Lines  []string // records for the transcript, the oldest text first
+	Starts []int64  // offset in the file at which the text of each record starts
+	Left   int      // number of older texts that were left out, because the texts have a maximum total size
+	End    int64    // offset in the file up to which it was read
 }
 
 // fileLine contains the members of a line of the files in which claude and codex store conversations.
@@ -37,6 +39,8 @@ type fileLine struct {
 	Side    bool    `json:"isSidechain"` // claude: a line of a sub-agent
 	Message message `json:"message"`     // claude
 	Payload message `json:"payload"`     // codex
+
+	start int64 // offset of the line in the part of the file that is read
 }
 
 type message struct {
@@ -71,12 +75,12 @@ func ReadTexts(e Event, from int64) (found Texts, err error) {
 	}
 	from = max(from, info.Size()-maxFileRead)
 	var texts []fileLine
-	found.End, err = eachLine(io.NewSectionReader(f, from, info.Size()-from), func(line []byte) {
+	found.End, err = eachLine(io.NewSectionReader(f, from, info.Size()-from), func(line []byte, start int64) {
 		switch {
 		case compacts(line):
 			texts = texts[:0]
 		case bytes.Contains(line, []byte(`"assistant"`)):
-			var l fileLine
+			l := fileLine{start: start}
 			if json.Unmarshal(line, &l) == nil && !l.Side && l.text() != "" {
 				texts = append(texts, l)
 			}
@@ -96,31 +100,32 @@ func ReadTexts(e Event, from int64) (found Texts, err error) {
 			break
 		}
 		line, err := json.Marshal(record{Type: "message", Role: "assistant", Agent: e.Agent, Session: e.Session,
-			Sub: e.Sub, SubType: e.SubType, Text: text, Time: texts[i].Time, Compacted: true})
+			Text: text, Time: limit(texts[i].Time, maxTime), Compacted: true})
 		if err != nil {
 			return found, err
 		}
-		found.Lines = append(found.Lines, string(line))
+		found.Lines, found.Starts = append(found.Lines, string(line)), append(found.Starts, from+texts[i].start)
 	}
 	slices.Reverse(found.Lines)
+	slices.Reverse(found.Starts)
 	return found, nil
 }
 
-// eachLine calls do for each line of r, with at most maxFileLine bytes of the line, and returns the number of bytes of
-// all complete lines. It skips an incomplete line at the end, which the agent is still writing.
-func eachLine(r io.Reader, do func(line []byte)) (n int64, err error) {
+// eachLine calls do for each line of r, with at most maxFileLine bytes of the line and with its offset, and returns the
+// number of bytes of all complete lines. It skips an incomplete line at the end, which the agent is still writing.
+func eachLine(r io.Reader, do func(line []byte, start int64)) (n int64, err error) {
 	b := bufio.NewReaderSize(r, maxFileLine)
 	for {
 		line, err := b.ReadSlice('\n')
 		size := int64(len(line))
 		if errors.Is(err, bufio.ErrBufferFull) {
-			do(line)
+			do(line, n)
 			for errors.Is(err, bufio.ErrBufferFull) {
 				line, err = b.ReadSlice('\n')
 				size += int64(len(line))
 			}
 		} else if err == nil {
-			do(line)
+			do(line, n)
 		}
 		if errors.Is(err, io.EOF) {
 			return n, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,8 @@ func TestReadTextsIsBounded(t *testing.T) {
 	}
 	text := func(text string) {
 		t.Helper()
-		write(`{"type":"assistant","message":{"role":"assistant","content":[{"type":"text","text":"%s"}]}}`, text)
+		write(`{"timestamp":"%s","type":"assistant","message":{"role":"assistant","content":[{"type":"text","text":"%s"}]}}`,
+			strings.Repeat("2", 100), text)
 	}
 	text("before the compaction")
 	write(`{"timestamp":"2026-11-01T10:00:00Z","type":"compacted","payload":{"message":"%s"}}`,
@@ -131,5 +133,14 @@ func TestReadTextsIsBounded(t *testing.T) {
 	}
 	if got, want := texts[0].Text[:3], fmt.Sprintf("%03d", s.Left); got != want {
 		t.Errorf("oldest text: got %s, want %s", got, want)
+	}
+	if got := texts[0].Time; len(got) > maxTime {
+		t.Errorf("time of a text: got %s", got)
+	}
+	// A compaction that was interrupted continues with the first text that was not recorded.
+	rest, err := ReadTexts(Event{Agent: Claude, Kind: Compact, Session: "c", File: file}, s.Starts[5])
+	if err != nil || !slices.Equal(rest.Lines, s.Lines[5:]) || rest.Left != 0 || rest.End != s.End {
+		t.Errorf("texts from the sixth one: got %d of %d, %d left out, error %v", len(rest.Lines), len(s.Lines), rest.Left,
+			err)
 	}
 }

@@ -13,9 +13,15 @@ import (
 const maxBatch = 256 << 10
 
 // recordTexts records the texts that a compaction removes from the context of an agent. The result is the event e with
-// the numbers of texts that were recorded and left out. The offset in the agent's file is stored after the texts were
-// recorded, so that a compaction that fails and is repeated records each text once.
+// the numbers of texts that were recorded and left out. After each request the offset in the agent's file is stored, so
+// that a compaction that fails and is repeated records again at most the texts of one request.
+//
+// The texts of a sub-agent are not recorded: the file is that of the agent that has started it, or the offset is
+// unknown.
 func recordTexts(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) (agenthook.Event, error) {
+	if e.Sub != "" {
+		return e, nil
+	}
 	if gitDir == "" {
 		return e, errors.New("git finds no repository")
 	}
@@ -23,13 +29,16 @@ func recordTexts(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 	if err != nil {
 		return e, err
 	}
-	from := turn.Compacted
-	if e.Sub != "" {
-		from = 0 // a sub-agent has a file of its own
-	}
-	texts, err := agenthook.ReadTexts(e, from)
+	texts, err := agenthook.ReadTexts(e, turn.Compacted)
 	if err != nil {
 		return e, err
+	}
+	save := func(offset int64) error {
+		if turn.Compacted == offset {
+			return nil
+		}
+		turn.Compacted = offset
+		return turn.Save(gitDir, e.Session)
 	}
 	for lines := texts.Lines; len(lines) > 0; {
 		n, size := 0, 0
@@ -40,11 +49,12 @@ func recordTexts(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 		if err != nil {
 			return e, err
 		}
-		e.Kept, lines = e.Kept+n, lines[n:]
+		if e.Kept, lines = e.Kept+n, lines[n:]; len(lines) > 0 {
+			if err := save(texts.Starts[e.Kept]); err != nil {
+				return e, err
+			}
+		}
 	}
-	if e.Left = texts.Left; e.Sub != "" || turn.Compacted == texts.End {
-		return e, nil
-	}
-	turn.Compacted = texts.End
-	return e, turn.Save(gitDir, e.Session)
+	e.Left = texts.Left
+	return e, save(texts.End)
 }
