@@ -174,3 +174,56 @@ func TestAgentsShareATree(t *testing.T) {
 		t.Errorf("answer to the prompt of gemini: got %q", got)
 	}
 }
+
+// A commit gets the note of the conversation whose tool has made it, although the other one's hook finds it too.
+func TestCommitsOfAgentsInOneTree(t *testing.T) {
+	w := newAgentWorld(t)
+	m, s := mountStatus(w.dir), &sessionsOf{}
+	m.ReadOnly, m.Session.Name = false, "work"
+	w.daemon.set(func() { w.daemon.mounts, w.daemon.fakeSessions = []control.MountStatus{m}, s })
+	made := 0
+	commit := func() {
+		t.Helper()
+		made++
+		cmd := exec.Command("git", "-C", w.dir, "-c", "user.name=a", "-c", "user.email=a@example", "commit", "-q",
+			"--allow-empty", "-m", fmt.Sprint(made))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git commit: %v: %s", err, out)
+		}
+	}
+	expect := func(when string, p agentProcess, event, conversation, want string) {
+		t.Helper()
+		s.set(func() { s.asked = nil })
+		p.event(event, conversation, w.dir)
+		var got []string
+		s.set(func() {
+			for _, asked := range s.asked {
+				if r, ok := asked.(control.SessionNoteRequest); ok {
+					var note struct {
+						Session string `json:"agent_session"`
+					}
+					if err := json.Unmarshal(r.JSON, &note); err != nil {
+						t.Error(err)
+					}
+					got = append(got, note.Session)
+				}
+			}
+		})
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got notes of %q, want %q", when, got, want)
+		}
+	}
+	claude, codex := w.agent("claude"), w.agent("codex")
+	expect("prompt", claude, "UserPromptSubmit", "c-1", "")
+	commit()
+	expect("commit of the only agent, without a tool", claude, "PreToolUse", "c-1", "c-1")
+	expect("prompt of the other agent", codex, "UserPromptSubmit", "x-1", "")
+	expect("end of the first tool", claude, "PostToolUse", "c-1", "")
+	expect("begin of a tool", codex, "PreToolUse", "x-1", "")
+	commit()
+	expect("end of the tool", codex, "PostToolUse", "x-1", "x-1")
+	expect("begin of another tool", claude, "PreToolUse", "c-1", "")
+	commit()
+	expect("end of the other tool", claude, "PostToolUse", "c-1", "c-1")
+	expect("end of the turn", codex, "Stop", "x-1", "")
+}

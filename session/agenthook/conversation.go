@@ -140,7 +140,7 @@ func Conversations(gitDir string, now time.Time) (all []Conversation) {
 
 // Join stores that the agent of the event e works in the working tree of a git directory at the time now. If the agent
 // has just begun its conversation, or has resumed it in another process, Join returns the conversations of other agents
-// in the same tree. An agent that was started by this agent, or has started it, is no other agent.
+// in the same tree.
 func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 	if e.Session == "" || e.Kind == SessionEnd {
 		return nil, nil
@@ -149,8 +149,8 @@ func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, self := turn, agentProcess(e.Agent)
-	turn.Agent, turn.Process = e.Agent, self
+	before := turn
+	turn.Agent, turn.Process = e.Agent, agentProcess(e.Agent)
 	turn.Conversation = limit(e.Session, maxConversation)
 	if known && turn == before {
 		return nil, missingIsFine(os.Chtimes(turnFile(gitDir, e.Session), now, now))
@@ -164,9 +164,22 @@ func Join(gitDir string, e Event, now time.Time) ([]Conversation, error) {
 	if !begins && !resumes || e.Sub != "" {
 		return nil, nil
 	}
+	return others(gitDir, turn, now), nil
+}
+
+// Shared reports whether other agents than that of the event e work in the working tree of a git directory at the time
+// now.
+func Shared(gitDir string, e Event, now time.Time) bool {
+	self := Turn{Agent: e.Agent, Process: agentProcess(e.Agent), Conversation: limit(e.Session, maxConversation)}
+	return len(others(gitDir, self, now)) > 0
+}
+
+// others returns the conversations of other agents than that of self in the working tree of a git directory at the time
+// now. An agent that was started by this agent, or has started it, is no other agent.
+func others(gitDir string, self Turn, now time.Time) []Conversation {
 	return slices.DeleteFunc(Conversations(gitDir, now), func(c Conversation) bool {
-		return c.Agent == turn.Agent && c.Name == turn.Conversation || c.process.related(self)
-	}), nil
+		return c.Agent == self.Agent && c.Name == self.Conversation || c.process.related(self.Process)
+	})
 }
 
 // Answer returns the text that the hook of an event has to print on stdout, so that the agent passes a text to its

@@ -186,8 +186,11 @@ func noteCommits(ctx context.Context, m cli.Served, gitDir string, e agenthook.E
 	if err != nil {
 		return err
 	}
-	if e.Kind == agenthook.Prompt || e.Kind == agenthook.SessionStart {
+	switch {
+	case e.Kind == agenthook.Prompt, e.Kind == agenthook.SessionStart:
 		made = nil // The commits were made between two turns, so the user has made them.
+	case len(made) > 0 && e.Kind != agenthook.ToolResult && agenthook.Shared(gitDir, e, time.Now()):
+		made = nil // The commits were made while no tool of this agent ran, so another agent has probably made them.
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
 		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, e.Checkpoint})
