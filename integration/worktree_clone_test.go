@@ -63,6 +63,17 @@ func TestWorktreeOfAClone(t *testing.T) {
 		t.Errorf("branch of the tree in the clone: got %q", got)
 	}
 
+	// A tree that is made in a tree of the clone is a tree of the clone, too.
+	add(fix, "../again")
+	again := filepath.Join(w.root, "again")
+	if got, want := w.sh(again, "git config remote.origin.url && git rev-parse origin/main HEAD"),
+		w.sh(fix, "git config remote.origin.url && git rev-parse origin/main HEAD"); got != want {
+		t.Errorf("tree made in a tree of the clone: got %q, want %q", got, want)
+	}
+	w.sh(again, "git -c user.email=a@b.invalid commit -q --allow-empty -m 'In the second' && "+state+binary+" sync .")
+	if got := w.sh(app, "git log -1 --format=%s again"); got != "In the second" {
+		t.Errorf("branch of the second tree in the clone: got %q", got)
+	}
 	if _, err := os.Lstat(fix + "-hook"); err != nil {
 		t.Errorf("the hook of the clone did not run in the tree: %v", err)
 	}

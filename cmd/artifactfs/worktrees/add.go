@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
@@ -130,11 +131,27 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	}
 	uncommitted := make(chan int64, 1)
 	go func() { uncommitted <- plan.uncommitted(ctx, a, m.Dir) }()
-	reply, err := x.fork(ctx, a, m, plan.head)
+	// The fork of a tree of a clone is a tree of the clone, too.
+	of, isTree := cloneOf(ctx, m.MountStatus)
+	var settings []gitdir.Setting
+	if isTree {
+		if settings, err = of.settings(ctx); err != nil {
+			return cli.Failure("add worktree", x.path, err)
+		}
+	}
+	reply, err := x.fork(ctx, a, m, plan.head, func(o *control.SessionOptions) error {
+		if !isTree {
+			return nil
+		}
+		return of.prepare(o, settings)
+	})
 	if err != nil {
 		return cli.Failure("add worktree", x.path, err)
 	}
-	if err = checkVisible(ctx, reply.Dir); err == nil {
+	if err = checkVisible(ctx, reply.Dir); err == nil && isTree {
+		err = of.adopt(ctx, reply.Dir, settings)
+	}
+	if err == nil {
 		err = plan.checkOut(ctx, reply.Dir)
 	}
 	if err != nil {
@@ -317,9 +334,10 @@ func usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served, bra
 	return "", err
 }
 
-// fork forks the session of m and mounts the fork at x.path, with the session remote and the policy of m.
-func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served,
-	head *control.NewHead) (control.MountReply, error) {
+// fork forks the session of m and mounts the fork at x.path, with the session remote and the policy of m. prepare may
+// change the options of the new session.
+func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served, head *control.NewHead,
+	prepare func(*control.SessionOptions) error) (control.MountReply, error) {
 	var o mounts.MountOptions
 	flags := &cobra.Command{Use: "add"}
 	flags.SetContext(ctx)
@@ -330,6 +348,9 @@ func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served,
 		o.Request.SessionOptions.Remote = control.RemoteOrigin
 	case s.Mode != control.RemoteEmbedded:
 		o.Request.SessionOptions.Remote = s.SessionRemote
+	}
+	if err := prepare(&o.Request.SessionOptions); err != nil {
+		return control.MountReply{}, err
 	}
 	if err := o.Complete(flags, []string{m.Remote, x.path}, a); err != nil {
 		return control.MountReply{}, err
