@@ -144,7 +144,7 @@ func (c *Client) Remove(name string) error {
 func (c *Client) Complete() error { return c.conn.SendKey(keyComplete, "1") }
 
 // Barrier waits until the Server has handled all earlier messages of this Client. It returns an error after the
-// duration limit.
+// duration limit, and if the Server has ended.
 func (c *Client) Barrier(limit time.Duration) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -159,6 +159,11 @@ func (c *Client) Barrier(limit time.Duration) error {
 	r.SetReadDeadline(time.Now().Add(limit))
 	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("wait for descriptor store: %w", err)
+	}
+	// The pipe also ends if the Server ends before it has handled the message. The kernel shuts the connection down before
+	// it closes the descriptors in unread messages, so another message then fails.
+	if err := c.conn.Send(keeper.Message{keyBarrier: "1"}); err != nil {
+		return fmt.Errorf("descriptor store has ended: %w", err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -296,4 +297,31 @@ func TestWaitingDaemonIsNotFirst(t *testing.T) {
 	c.Close()
 	p.die()
 	st.want(<-got, "a=x")
+}
+
+// TestBarrierFailsWithoutStore checks that a store that ends before it has read the message of a barrier is not taken
+// for one that has handled it, although the kernel closes the descriptor in the message.
+func TestBarrierFailsWithoutStore(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "store")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 20 {
+		conn, err := dial(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Client{conn: conn}
+		time.AfterFunc(5*time.Millisecond, func() { server.Close() })
+		if err := c.Barrier(5 * time.Second); err == nil {
+			t.Error("a barrier was confirmed by a store that has ended")
+		}
+		c.Close()
+	}
 }
