@@ -116,9 +116,9 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 		}
 	}
 	// The index contains the stat data of the original tree. If a later step marks a file as assumed unchanged, the
-	// wrong stat data would remain, and a revert or merge would refuse to change the file. So refresh the index. The
-	// exit status 1, which means that files have changed, is ignored.
-	_, _ = do(nil, "git", "update-index", "-q", "--refresh")
+	// wrong stat data would remain, and a revert or merge would refuse to change the file. So refresh the index, also the
+	// entries that are marked already. The exit status 1, which means that files have changed, is ignored.
+	_, _ = do(nil, "git", "update-index", "-q", "--really-refresh")
 	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
 }
 
