@@ -59,13 +59,22 @@ func (l *guardedGit) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output returns the first 16 MiB of the output of a git command.
+// maxOutput is the maximum number of bytes that the method output returns.
+const maxOutput = 16 << 20
+
+// output returns the output of a git command. After maxOutput, it ends the command and returns the output so far.
 func (l *guardedGit) output(ctx context.Context, args ...string) (string, error) {
 	var out strings.Builder
 	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
-		_, err := io.Copy(&out, io.LimitReader(r, 16<<20))
+		n, err := io.Copy(&out, io.LimitReader(r, maxOutput))
+		if err == nil && n == maxOutput {
+			return errEnough
+		}
 		return err
 	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
 	return out.String(), err
 }
 
