@@ -3,9 +3,11 @@ package fuse
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -78,12 +80,23 @@ const (
 	objectsNode = hiddenNode + 1 // the directory "objects" in hiddenNode
 	// directory of the objects whose ids begin with the byte 0, with an empty listing
 	firstFanOut = objectsNode + 1
-	firstListed = firstFanOut + 256       // the same directory with a listing
-	linkNode    = firstListed + 256       // the symbolic link that stands for every object without contents
-	firstFile   = 3 << 62                 // the file of the object with the number 0
-	linkTarget  = "fetched-by-git"        // target of linkNode; no file of this name exists in a directory of objects
-	sizeOfLink  = uint64(len(linkTarget)) // size of a symbolic link is the length of its target
+	firstListed = firstFanOut + 256 // the same directory with a listing
+	// the symbolic link that stands for every object without contents if the thread 0 looks it up; that of the thread
+	// tid is linkNode + tid
+	linkNode  = firstListed + 256
+	firstFile = 3 << 62 // the file of the object with the number 0
 )
+
+// linkTarget is the beginning of the targets of links. No name in a directory of objects begins so.
+const linkTarget = "fetched-by-git"
+
+// isLink reports whether a node is the link of a thread.
+func isLink(node uint64) bool { return node >= linkNode && node < fillTop }
+
+// target returns the target of a link. Each thread gets its own target, because the kernel looks up a name only once at
+// a time: another thread that looks up the same name meanwhile waits, and cannot be killed (fs/dcache.c,
+// d_alloc_parallel). Because the kernel caches the target of a node, each thread gets its own node.
+func target(link uint64) string { return fmt.Sprintf("%s-%010d", linkTarget, link-linkNode) }
 
 // isObjects reports whether a node belongs to an objectDir.
 func isObjects(node uint64) bool { return node >= hiddenNode }
@@ -105,8 +118,8 @@ func (f objectDir) attributes(out *raw.Attr, node uint64) {
 		Mtimensec: uint32(now.Nanosecond()),
 		Owner:     raw.Owner{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}}
 	switch {
-	case node == linkNode:
-		out.Mode, out.Nlink, out.Size = syscall.S_IFLNK|0o777, 1, sizeOfLink
+	case isLink(node):
+		out.Mode, out.Nlink, out.Size = syscall.S_IFLNK|0o777, 1, uint64(len(target(node)))
 	case node >= firstFile:
 		out.Mode, out.Nlink, out.Mtime, out.Mtimensec = syscall.S_IFREG|0o444, 1, 0, 0
 	}
@@ -145,7 +158,7 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 			out.SetEntryTimeout(forever)
 		}
 		out.SetAttrTimeout(forever)
-	case inFanOut && name == linkTarget: // a process has opened the link, so the kernel looks up its target
+	case inFanOut && strings.HasPrefix(name, linkTarget): // the kernel follows a link that a thread has opened
 		w := f.fs.wait(cancel, h)
 		f.objects.Opened(w, h.Pid)
 		w.finish()
@@ -190,8 +203,8 @@ func (f objectDir) lookupObject(cancel <-chan struct{}, h *raw.InHeader, id stri
 	case finding == Absent:
 		return raw.ENOENT
 	case finding == Existence:
-		out.NodeId = linkNode
-		f.attributes(&out.Attr, linkNode)
+		out.NodeId = linkNode + uint64(h.Pid)
+		f.attributes(&out.Attr, out.NodeId)
 	default:
 		out.NodeId = firstFile + number
 		err = f.fileAttributes(w, &out.Attr, out.NodeId)
@@ -252,7 +265,7 @@ func (f objectDir) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, ra
 	if !isObjects(h.NodeId) {
 		return f.RawFileSystem.Readlink(cancel, h)
 	}
-	return []byte(linkTarget), raw.OK
+	return []byte(target(h.NodeId)), raw.OK
 }
 
 func (f objectDir) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {

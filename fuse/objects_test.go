@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -20,6 +23,8 @@ type fakeObjects struct {
 	lists    bool
 	contents bool  // whether processes get contents
 	failure  error // error of Open
+	// opened is called by Opened if it is not nil.
+	opened func(ctx context.Context, tid uint32)
 }
 
 type fakeObject struct{ *bytes.Reader }
@@ -43,7 +48,11 @@ func (f *fakeObjects) Open(_ context.Context, number uint64) (Object, error) {
 	return fakeObject{bytes.NewReader([]byte(pattern(10_000)))}, f.failure
 }
 
-func (f *fakeObjects) Opened(context.Context, uint32) {}
+func (f *fakeObjects) Opened(ctx context.Context, tid uint32) {
+	if f.opened != nil {
+		f.opened(ctx, tid)
+	}
+}
 
 func (f *fakeObjects) Lists(uint32) bool { return f.lists }
 
@@ -170,4 +179,49 @@ func TestObjectsExistWithoutContents(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, c.got, c.want)
 		}
 	}
+}
+
+// TestOpenOfObjectWaitsAlone checks that a process that waits for an object, for example because the remote does not
+// answer, delays no process that opens the same object or another one with the same first byte.
+func TestOpenOfObjectWaitsAlone(t *testing.T) {
+	const hidden = ".git:artifactfs"
+	const first, second = "0a3456789012345678901234567890123456789a", "0a3456789012345678901234567890123456789b"
+	waiting := make(chan bool)
+	var calls atomic.Int32
+	objects := &fakeObjects{ids: map[string]bool{first: true, second: true}}
+	objects.opened = func(ctx context.Context, _ uint32) {
+		if calls.Add(1) == 1 {
+			close(waiting)
+			<-ctx.Done()
+		}
+	}
+	dir := t.TempDir()
+	m := mountTree(t, worktreetest.New(nil), filepath.Join(dir, "inodes"), filepath.Join(dir, "overlay"),
+		Options{Objects: objects, Hidden: hidden})
+	at := func(id string) string { return filepath.Join(m.dir, hidden, "objects", id[:2], id[2:]) }
+	stalled := exec.Command("cat", at(first))
+	if err := stalled.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-waiting
+	for _, id := range []string{first, second} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		other := exec.CommandContext(ctx, "cat", at(id))
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		opened := make(chan error, 1)
+		go func() { opened <- other.Wait() }()
+		select {
+		case <-opened:
+			if ctx.Err() != nil {
+				t.Errorf("open of object %s while another process waits: it was killed", id)
+			}
+		case <-ctx.Done():
+			t.Errorf("open of object %s while another process waits: it waits too, and cannot be killed", id)
+		}
+		cancel()
+	}
+	stalled.Process.Kill()
+	stalled.Wait()
 }

@@ -22,8 +22,7 @@ import (
 // So the blobs that git reads in this step are fetched when git opens them. After a failed open, git searches for new
 // packs before it treats an object as missing, so it finds the blob and does not go through the list.
 
-// openTime is the maximum time for which Opened waits for an object. Meanwhile other git processes that open an object
-// whose id has the same first byte wait too, and cannot be killed.
+// openTime is the maximum time for which Opened waits for an object. Only the thread that has opened the object waits.
 const openTime = 30 * time.Second
 
 // crashes reports whether a git command with these arguments may be a `git diff` with that bug.
