@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"strings"
 	"sync"
 	"time"
@@ -38,17 +40,46 @@ func New(now time.Time) ID {
 	return next(now)
 }
 
+// maxAhead is the maximum time by which the clocks of hosts are expected to differ.
+const maxAhead = time.Hour
+
 // NewAfter returns an ID that sorts after the ID after, and after all IDs that this process has made before. Another
-// process may have made the ID after in the same millisecond, or with a clock that is ahead.
+// process may have made the ID after in the same millisecond, or with a clock that is ahead. If it is ahead by more
+// than maxAhead, only IDs that are made after it sort after the new ID: all others would get a time in the future.
+// No ID sorts after the greatest one.
 func NewAfter(now time.Time, after ID) ID {
 	last.Lock()
 	defer last.Unlock()
-	if id, err := Parse(string(after)); err == nil {
-		if raw := decode(id); bytes.Compare(raw[:], last.raw[:]) > 0 {
-			last.raw = raw
+	id, err := Parse(string(after))
+	if err != nil {
+		return next(now)
+	}
+	raw := decode(id)
+	switch {
+	case id.Time().Sub(now) > maxAhead:
+		if later, ok := following(raw); ok {
+			return encode(later)
 		}
+	case bytes.Compare(raw[:], last.raw[:]) > 0:
+		last.raw = raw
 	}
 	return next(now)
+}
+
+// following returns the bits of an ID that sorts after that with the bits raw. The difference is random, so that IDs
+// that two processes make after the same one differ. ok is false if there is no such ID.
+func following(raw [16]byte) (later [16]byte, ok bool) {
+	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
+	var step [8]byte
+	rand.Read(step[:])
+	sum, carry := bits.Add64(lo, 1+binary.BigEndian.Uint64(step[:])>>1, 0)
+	if hi == math.MaxUint64 && carry > 0 {
+		sum, carry = bits.Add64(lo, 1, 0)
+	}
+	hi, over := bits.Add64(hi, 0, carry)
+	binary.BigEndian.PutUint64(later[:8], hi)
+	binary.BigEndian.PutUint64(later[8:], sum)
+	return later, over == 0
 }
 
 // next returns a new ID that sorts after the ID last, and stores it in last. The caller holds the lock of last.

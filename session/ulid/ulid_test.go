@@ -41,8 +41,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestNewAfter checks that an ID sorts after one that another process has made in the same millisecond, with a clock
-// that is ahead, or at the last millisecond that an ID can have.
+// TestNewAfter checks that an ID sorts after one that another process has made in the same millisecond, or with a clock
+// that is ahead.
 func TestNewAfter(t *testing.T) {
 	at := time.UnixMilli(1_800_000_000_123) // later than in other tests
 	last := New(at)
@@ -62,9 +62,8 @@ func TestNewAfter(t *testing.T) {
 		{"an older one", other(at, "Z"), at.Add(time.Minute)},
 		{"an older one, with a clock that was set back", other(at, "0"), at.Add(-time.Hour)},
 		{"one of the same millisecond", other(hour, "Y"), hour.Add(700 * time.Microsecond)},
-		{"one of a clock that is ahead", "0ZZZZZZZ00" + ID(strings.Repeat("0", 16)), hour},
-		{"the last one of its millisecond", "0ZZZZZZZ01" + ID(strings.Repeat("Z", 16)), hour},
-		{"one of the last millisecond", "7ZZZZZZZZZ" + ID(strings.Repeat("0", 16)), hour},
+		{"one of a clock that is ahead", other(hour.Add(time.Hour), "0"), hour},
+		{"the last one of its millisecond", other(hour.Add(time.Hour+time.Millisecond), "Z"), hour.Add(time.Second)},
 	} {
 		id := NewAfter(c.now, c.after)
 		if _, err := Parse(string(id)); id <= c.after || id <= last || err != nil {
@@ -75,6 +74,33 @@ func TestNewAfter(t *testing.T) {
 	// A text that is not an ID is ignored.
 	if id := NewAfter(at, "no ID"); id <= last || id[:10] != last[:10] {
 		t.Errorf("ID after a text that is no ID: got %s, want the one that follows %s", id, last)
+	}
+}
+
+// TestNewAfterFarAhead checks that IDs sort after one whose time is years ahead, which somebody may have pushed, and that
+// the other IDs of the process still have the time of the clock.
+func TestNewAfterFarAhead(t *testing.T) {
+	at := time.UnixMilli(1_900_000_000_123) // later than in other tests
+	for _, after := range []ID{
+		"0ZZZZZZZ00" + ID(strings.Repeat("0", 16)), "0ZZZZZZZ01" + ID(strings.Repeat("Z", 16)),
+		"7ZZZZZZZZZ" + ID(strings.Repeat("0", 16)), "7ZZZZZZZZZ" + ID(strings.Repeat("Z", 15)) + "X",
+	} {
+		first, second := NewAfter(at, after), NewAfter(at, after)
+		if _, err := Parse(string(first)); first <= after || err != nil {
+			t.Errorf("ID after %s: got %s, %v", after, first, err)
+		}
+		if first == second && after[:24] != "7ZZZZZZZZZZZZZZZZZZZZZZZ" {
+			t.Errorf("two IDs after %s: got %s twice", after, first)
+		}
+		if third := NewAfter(at, first); third <= first && first != ID("7"+strings.Repeat("Z", 25)) {
+			t.Errorf("ID after %s: got %s", first, third)
+		}
+	}
+	// Nothing sorts after the greatest ID.
+	for _, id := range []ID{New(at), NewAfter(at, ID("7"+strings.Repeat("Z", 25))), NewAfter(at, "")} {
+		if got := id.Time(); !got.Equal(at) {
+			t.Errorf("time of a later ID: got %s, want %s", got, at)
+		}
 	}
 }
 
