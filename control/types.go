@@ -136,16 +136,17 @@ func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
 // MountReply is the output of `mount --json`.
 type MountReply struct {
-	ID      string  `json:"id"`         // id of the mount: the name of its directory below mounts/ of the state directory
-	Dir     string  `json:"dir"`        // absolute directory of the mount
-	Remote  string  `json:"remote"`     // URL or path of the remote, without secrets
-	Ref     string  `json:"ref"`        // short name of the mounted ref; "": the commit was named by its id
-	Commit  string  `json:"commit"`     // id of the mounted commit in hexadecimal; "": the repository is empty
-	Session string  `json:"session"`    // name of the session; "": the mount has none
-	Resumed bool    `json:"resumed"`    // true if the session existed before
-	Changed int64   `json:"changed"`    // number of paths in the session that differ from the commit
-	Files   int64   `json:"files"`      // number of files and links in the tree; -1: the trees are still being fetched
-	Timings Timings `json:"timings_ms"` // times at which the states of the mount were reached
+	ID      string  `json:"id"`             // id of the mount: the name of its directory below mounts/ of the state directory
+	Dir     string  `json:"dir"`            // absolute directory of the mount
+	Remote  string  `json:"remote"`         // URL or path of the remote, without secrets
+	Ref     string  `json:"ref"`            // short name of the mounted ref; "": the commit was named by its id
+	Head    string  `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit; missing: not known yet
+	Commit  string  `json:"commit"`         // id of the mounted commit in hexadecimal; "": the repository is empty
+	Session string  `json:"session"`        // name of the session; "": the mount has none
+	Resumed bool    `json:"resumed"`        // true if the session existed before
+	Changed int64   `json:"changed"`        // number of paths in the session that differ from the commit
+	Files   int64   `json:"files"`          // number of files and links in the tree; -1: the trees are still being fetched
+	Timings Timings `json:"timings_ms"`     // times at which the states of the mount were reached
 	// what is not in a mount that starts from a checkpoint; missing: everything is
 	Receipt *Receipt `json:"receipt,omitempty"`
 }

@@ -44,7 +44,7 @@ func listMounts(ctx context.Context, a *cli.App) error {
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")
 	for _, m := range all {
-		ref, changed, session := cli.RefName(m.Ref, m.Commit), cli.Count(m.Overlay.Changed), m.Session.Name
+		ref, changed, session := cli.HeadName(m.Head, m.Ref, m.Commit), cli.Count(m.Overlay.Changed), m.Session.Name
 		files, hydrated := cli.Count(m.Tree.Files), cli.Count(m.Blobs.Fetched)+" of "+cli.Count(m.Blobs.Total)
 		if m.State == control.StatePreparing {
 			ref = "-"

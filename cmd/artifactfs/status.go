@@ -13,7 +13,6 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/agents"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -224,11 +223,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
 	if m.Head != "" && m.Head != m.Ref && m.Head != m.Commit {
-		head := m.Head
-		if _, err := object.ParseID(head); err == nil {
-			head = cli.RefName("", head)
-		}
-		line("head", "%s", head)
+		line("head", "%s", cli.HeadName(m.Head, m.Ref, m.Commit))
 	}
 	// No daemon serves such a mount, so the values that are printed below are unknown.
 	if m.State == control.StateUnmounted || m.State == control.StateFailed {

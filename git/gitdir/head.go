@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -351,8 +352,14 @@ func (d *Dir) Busy() string {
 
 // HeadName returns the short name of the branch that HEAD points to, or, if HEAD is detached, the id of the commit. It
 // returns "" if HEAD cannot be read.
-func (d *Dir) HeadName() string {
-	text, err := disk.ReadRegular(filepath.Join(d.path, "HEAD"), disk.SmallFile)
+func (d *Dir) HeadName() string { return HeadNameAt(d.path) }
+
+// HeadNameAt does the same as Dir.HeadName for the git directory at path, which need not have an index.
+func HeadNameAt(path string) string {
+	text, err := disk.ReadRegular(filepath.Join(path, "HEAD"), disk.SmallFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = disk.ReadRegular(filepath.Join(path, withdrawnHead), disk.SmallFile)
+	}
 	if err != nil {
 		return ""
 	}

@@ -185,7 +185,7 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	reply = control.MountReply{
 		Session: m.Session, Resumed: m.home.Resumed || m.beginning.resumedFromRemote(), Changed: m.attachment.Changed(),
 		ID: m.ID, Dir: m.Dir, Remote: m.contents.Store.URL(), Ref: statedir.ShortRef(snap.Ref),
-		Commit: snap.Commit.String(), Files: -1,
+		Head: m.Git().HeadName(), Commit: snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(),
 			Mounted: mounted.Milliseconds(),

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/object"
 	"golang.org/x/sys/unix"
 )
 
@@ -213,7 +214,7 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.JSON {
 		return PrintJSON(a.Stdout, m)
 	}
-	what := []string{RefName(m.Ref, m.Commit)}
+	what := []string{HeadName(m.Head, m.Ref, m.Commit)}
 	if m.Files >= 0 {
 		what = append(what, Plural(m.Files, "file"))
 	}
@@ -233,6 +234,18 @@ func RefName(ref, commit string) string {
 		return commit[:min(12, len(commit))]
 	}
 	return "empty"
+}
+
+// HeadName returns the branch of HEAD in a mount or, if HEAD is detached, the abbreviated commit. If HEAD is not known
+// or at the mounted commit, it returns the result of RefName.
+func HeadName(head, ref, commit string) string {
+	if head == "" || head == commit {
+		return RefName(ref, commit)
+	}
+	if _, err := object.ParseID(head); err == nil {
+		return RefName("", head)
+	}
+	return head
 }
 
 // ReportChanges prints on stderr the name of the session that has the changes. The result on stdout is complete without

@@ -173,8 +173,13 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		_, err := os.Lstat(filepath.Join(reply.Dir, name))
 		return err == nil && !strings.HasSuffix(name, "/")
 	})
+	out.Head = plan.headOf(reply)
 	return out.print(a, <-uncommitted, m.Dir, time.Since(start))
 }
+
+// headOf returns HEAD of the new tree, of which r is the reply to the mount request: the short name of a branch, or a
+// commit.
+func (p plan) headOf(r control.MountReply) string { return cmp.Or(p.branch, p.commit, r.Head) }
 
 // print prints the result: on stderr, with how many uncommitted changes of the tree at parent the new tree begins.
 func (out added) print(a *cli.App, uncommitted int64, parent string, took time.Duration) error {
@@ -185,7 +190,7 @@ func (out added) print(a *cli.App, uncommitted int64, parent string, took time.D
 		return nil
 	}
 	shown := out.MountReply
-	shown.Ref = cmp.Or(out.Branch, "detached HEAD")
+	shown.Ref, shown.Head = cmp.Or(out.Branch, "detached HEAD"), ""
 	if _, err := fmt.Fprintf(a.Stdout, "forked session %s: ", out.Session); err != nil {
 		return cli.Printed(err)
 	}

@@ -55,6 +55,7 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 		return cli.Failure("add worktree", x.path, err)
 	}
 	made := added{MountReply: reply, Branch: plan.branch}
+	made.Head = plan.headOf(reply)
 	if reply.Resumed {
 		err = errors.New("its session exists already; artifactfs session resume mounts it")
 	} else if err = checkVisible(ctx, reply.Dir); err == nil {
@@ -282,7 +283,7 @@ func (out added) printOfClone(a *cli.App, c clone, changed changes, took time.Du
 		return nil
 	}
 	shown := out.MountReply
-	shown.Ref = cmp.Or(out.Branch, "detached HEAD")
+	shown.Ref, shown.Head = cmp.Or(out.Branch, "detached HEAD"), ""
 	if err := cli.PrintMount(a, shown, took); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package gitside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,8 +96,8 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 		return nil
 	}
 	if s.Mount.Record.Checkpoint == nil {
-		return s.checkHead(session.State{Head: s.Contents.Snapshot().Commit,
-			Refs: []packedrefs.Ref{{Name: s.Contents.Snapshot().Ref}}})
+		snap := s.Contents.Snapshot()
+		return s.checkHead(session.State{Head: snap.Commit, Branch: snap.Ref, Refs: []packedrefs.Ref{{Name: snap.Ref}}})
 	}
 	state, err := object.ParseID(s.Mount.Record.Checkpoint.State)
 	if err != nil {
@@ -114,10 +115,10 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 	if err != nil {
 		return err
 	}
-	s.leftOut, s.allLeftOut = then.Left, int64(len(then.Left))
+	s.begun.leftOut, s.begun.allLeftOut = then.Left, int64(len(then.Left))
 	if commit, err := object.ParseID(s.Mount.Record.Checkpoint.Commit); err == nil {
 		if p, err := repo.CheckpointAt(commit); err == nil {
-			s.allLeftOut = p.Left
+			s.begun.allLeftOut = p.Left
 		}
 	}
 	if err := s.checkHead(then); err != nil {
@@ -165,12 +166,27 @@ func (s *Side) setTimes(ctx context.Context, times worktree.Times) error {
 // LeftOut returns the first paths that the checkpoint does not contain from which a new mount has started, and the
 // number of all these paths. It returns nothing if the mount has started from a commit, or if its session existed on
 // this host.
-func (s *Side) LeftOut() ([]session.LeftOut, int64) { return s.leftOut, s.allLeftOut }
+func (s *Side) LeftOut() ([]session.LeftOut, int64) { return s.begun.leftOut, s.begun.allLeftOut }
 
-// checkHead returns an error if HEAD of the new git directory cannot be as the record requires. start is the state in
-// which the git directory starts otherwise.
+// HeadName returns HEAD in the form of gitdir.Dir.HeadName, also if the git directory of a new mount does not exist
+// yet.
+func (s *Side) HeadName() string {
+	return cmp.Or(gitdir.HeadNameAt(s.Mount.GitDir), s.begun.head)
+}
+
+// checkHead sets s.begun.head, and returns an error if HEAD of the new git directory cannot be as the record requires.
+// start is the state in which the git directory starts otherwise.
 func (s *Side) checkHead(start session.State) error {
 	head := s.Mount.Record.Fork.Head
+	name := start.Branch
+	if head != nil {
+		name = head.Ref()
+	}
+	if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
+		s.begun.head = branch
+	} else {
+		s.begun.head = start.Head.String()
+	}
 	switch {
 	case head == nil:
 		return nil

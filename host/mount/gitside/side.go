@@ -67,11 +67,8 @@ type Side struct {
 	passes gitPass // running git commands
 	// whether linked worktrees are restored before git commands can run; set before the kernel has the mount
 	relinks bool
-	// what the checkpoint does not contain from which a new mount starts, and the number of all these paths; set before
-	// the kernel has the mount
-	leftOut    []session.LeftOut
-	allLeftOut int64
-	device     func() (uint32, error) // returns the device of the mount
+	begun   begun
+	device  func() (uint32, error) // returns the device of the mount
 
 	mu      sync.Mutex
 	servers servers // stopped by Close; protected by mu
@@ -83,6 +80,14 @@ func New(s *Side) *Side {
 	s.Index.filled.Store(-1)
 	s.device = sync.OnceValues(func() (uint32, error) { return mountpoint.DeviceOf(s.Mount.Dir) })
 	return s
+}
+
+// begun describes how a new mount has started. It is set before the kernel has the mount.
+type begun struct {
+	// what the checkpoint does not contain from which the mount starts, and the number of all these paths
+	leftOut    []session.LeftOut
+	allLeftOut int64
+	head       string // HEAD of the git directory, in the form of gitdir.Dir.HeadName
 }
 
 // servers has the git directory, and the servers to which git commands in the mount send requests. It is the zero value
