@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
+	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
@@ -55,7 +57,7 @@ Unmount fails if a process uses the mount, or if the mount is also attached at a
 bind mount; the error names them. With --detach it unmounts anyway: all data written so far is kept, and these processes
 lose access to the files.
 
-Unmount also removes a dead mount, which a daemon that was killed has left.`,
+Unmount also removes a dead mount, which a daemon that was killed has left; --all removes those of all sessions.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
@@ -117,7 +119,15 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	done := []unmounted{}
 	var errs []error
-	if !o.discard {
+	switch {
+	case o.all:
+		// A daemon that did not reply may serve the other mounts.
+		if dirs, err := (statedir.Homes{State: a.State, Log: zap.NewNop()}).MountDirs(); err != nil {
+			errs = append(errs, err)
+		} else if asked == nil {
+			done, _, errs = removeDead(ctx, a, mounts, dirs)
+		}
+	case !o.discard:
 		done, o.dirs, errs = removeDead(ctx, a, mounts, o.dirs)
 	}
 	targets, wrong := choose(mounts, asked, o)

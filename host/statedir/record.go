@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,6 +138,22 @@ func ReadRecord(home string) (Record, error) {
 		return Record{}, fmt.Errorf("read session record %s: %w", path, err)
 	}
 	return r, nil
+}
+
+// MountDirs returns the directories at which the mounts and sessions are mounted, or were mounted last, each once and
+// in the order of their names. It leaves out homes whose record cannot be read.
+func (h Homes) MountDirs() ([]string, error) {
+	ids, _, err := h.IDs()
+	if err != nil {
+		return nil, err
+	}
+	dirs := map[string]bool{}
+	for _, id := range ids {
+		if r, err := ReadRecord(filepath.Join(h.Dir(), id)); err == nil && r.Dir != "" {
+			dirs[r.Dir] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(dirs)), nil
 }
 
 // DecodeRecord parses and checks a record. It checks the version first, because the fields may have another meaning in
