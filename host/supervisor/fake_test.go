@@ -89,6 +89,9 @@ func fakeDaemon(dir string) int {
 	if os.Getenv("FAKE_LOG") != "" {
 		log, _ = zap.NewDevelopment()
 	}
+	if countdown(dir, "term at exec") {
+		syscall.Kill(os.Getpid(), syscall.SIGTERM) // before main handles signals
+	}
 	pauses = backoff.Backoff{First: time.Millisecond, Longest: 20 * time.Millisecond}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/host/supervisor/early"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
@@ -25,7 +26,7 @@ import (
 // supervisor or of a worker. "self:N" is set before exec(2): the same process, which ran an older executable as a
 // supervisor, has written a handover to the descriptor N. "worker:N" is set by a worker whose supervisor has died: it
 // sends its descriptors through the connection N.
-const handoverVariable = "ARTIFACTFS_HANDED"
+const handoverVariable = early.Variable
 
 // handover is the state that a supervisor passes to the next executable through exec(2), encoded as JSON.
 type handover struct {
@@ -245,11 +246,19 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		}
 		defer unix.CloseOnExec(fd)
 	}
-	env := append(os.Environ(), handoverVariable+"=self:"+strconv.Itoa(state))
+	env := append(os.Environ(), handoverVariable+"="+early.Replaced+strconv.Itoa(state))
+	select {
+	case <-s.exit.asked: // the new executable would not know it
+		return errAsked
+	default:
+	}
 	// The path refers to the open file, so exec(2) works even if the file's own path was replaced or removed.
 	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)
 }
+
+// errAsked means that the supervisor is not replaced, because the daemon was asked to exit.
+var errAsked = errors.New("daemon was asked to exit")
 
 // Resurrect starts another supervisor, sends the descriptors of this worker to it, and exits this process. A worker
 // calls it after its supervisor has died. It returns only if one of these steps fails.

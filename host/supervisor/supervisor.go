@@ -34,6 +34,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/host/supervisor/early"
 	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/proc"
@@ -131,8 +132,7 @@ type supervisor struct {
 	// upgradeFailed is the reason why the last upgrade failed, or "" if it did not fail.
 	upgradeFailed string
 	// exit records the progress of the end of the daemon, after the context of Run has ended.
-	exit exit
-
+	exit     exit
 	timers   timers
 	lastTick time.Time // time of the last call of beat
 
@@ -153,6 +153,8 @@ type exit struct {
 	begun   bool // whether the daemon is ending: the mounts are being unmounted, or remain in a descriptor store
 	leaving bool // whether the daemon exits without unmounting, because a descriptor store keeps the mounts alive
 	deaths  int  // number of workers that died while they unmounted everything
+	// asked is closed when the daemon is asked to exit.
+	asked <-chan struct{}
 }
 
 // timers holds the timers that the method run waits for. A timer that is not set is nil.
@@ -207,7 +209,8 @@ func (s *supervisor) run(ctx context.Context) int {
 	every := s.manager.period(tick)
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	stop := ctx.Done()
+	s.exit.asked = ctx.Done()
+	stop, early := s.exit.asked, early.Asked()
 	for {
 		var end bool
 		var code int
@@ -241,7 +244,10 @@ func (s *supervisor) run(ctx context.Context) int {
 			s.timers.stop = nil
 			return s.giveUp("worker did not exit in time")
 		case <-stop:
-			stop = nil
+			stop, early = nil, nil
+			code, end = s.shutdown(true)
+		case <-early:
+			stop, early = nil, nil
 			code, end = s.shutdown(true)
 		}
 		if end {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
 const patience = 30 * time.Second
@@ -370,6 +372,47 @@ func TestUpgrade(t *testing.T) {
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 0 {
 		t.Errorf("exit code: got %d, want 0", code)
+	}
+}
+
+// TestStopDuringUpgrade checks that a signal that asks the daemon to exit, and arrives while another executable replaces
+// that of the supervisor, stops the daemon.
+func TestStopDuringUpgrade(t *testing.T) {
+	y := newTry(t)
+	y.awaitEvent("serving", 1)
+	y.set("term at exec", 1)
+	y.ask("upgrade " + y.copyExe("better"))
+	if code := y.code(); code != 0 {
+		t.Errorf("exit code: got %d, want 0", code)
+	}
+	if n := len(y.of("supervisor")); n != 2 {
+		t.Errorf("supervisors that have started: got %d, want 2", n)
+	}
+}
+
+// TestNoUpgradeAfterStop checks that a supervisor that was asked to exit does not replace its executable, which would
+// not know that.
+func TestNoUpgradeAfterStop(t *testing.T) {
+	conn, peer, err := keeper.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	defer conn.Close()
+	file, err := os.Open("/bin/false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	asked := make(chan struct{})
+	close(asked)
+	process, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &supervisor{store: store{}, exit: exit{asked: asked}}
+	if err := s.exec(file, &worker{process: process, conn: conn}); !errors.Is(err, errAsked) {
+		t.Errorf("replace the executable of a supervisor that was asked to exit: got %v, want %v", err, errAsked)
 	}
 }
 
