@@ -58,9 +58,13 @@ func TestServerCommands(t *testing.T) {
 	a := newAfs(t)
 	url, stop := a.serving()
 	if got := a.ok("repo", "create", "team/app", "--description", "the app"); !strings.HasPrefix(got,
-		"created team/app\n  remote    "+url+"/git/team/app.git\n  token     art_v1_") {
+		"created team/app\n  remote    "+url+"/git/team/app.git\n  token     not shown, ") || strings.Contains(got, "art_v1_") {
 		t.Errorf("repo create printed\n%s", got)
 	}
+	if got := a.ok("repo", "create", "team/temporary", "--json"); !strings.Contains(got, `"token":"art_v1_`) {
+		t.Errorf("repo create --json printed\n%s", got)
+	}
+	a.ok("repo", "delete", "team/temporary", "--yes")
 	for _, c := range []struct {
 		args string
 		code int
@@ -72,7 +76,8 @@ func TestServerCommands(t *testing.T) {
 		{"repo create app", 2, "want NAMESPACE/NAME\nhint: artifactfs repo create --help\n"},
 		{"repo show team/app", 0, "  about     the app\n"},
 		{"repo show team/none", 3, "artifactfs: show repository team/none: Repository not found\n"},
-		{"repo fork team/app trial", 0, "forked team/app to team/trial\n"},
+		{"repo fork team/app trial", 0,
+			"forked team/app to team/trial\n  remote    " + url + "/git/team/trial.git\n  token     not shown, "},
 		{"repo fork team/app people/trial", 0, "forked team/app to people/trial\n"},
 		{"repo list team --sort name --ascending", 0,
 			"NAME   BRANCH  STATUS  PUSHED  SOURCE              REMOTE\napp    main    ready   never   -                   " +

@@ -39,15 +39,20 @@ type newRepo struct {
 	client.Created
 }
 
-// printCreated prints a new repository and the token that the server has made for it.
+// printCreated prints a new repository. It prints the token that the server has made for it only to a terminal or with
+// --json: a file or the log of a build would keep the token for other readers.
 func printCreated(a *cli.App, verb, namespace string, c client.Created) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, newRepo{namespace, c})
 	}
 	_, err := fmt.Fprintf(a.Stdout, "%s %s/%s\n", verb, namespace, c.Name)
 	cli.PrintLine(a.Stdout, "remote", "%s", c.Remote)
-	if c.Token != "" {
+	switch {
+	case c.Token != "" && cli.IsTerminal(a.Stdout):
 		cli.PrintLine(a.Stdout, "token", "%s", c.Token)
+	case c.Token != "":
+		cli.PrintLine(a.Stdout, "token", "not shown, because the output is no terminal; --json shows it, and "+
+			"artifactfs token create %s/%s makes another one", namespace, c.Name)
 	}
 	return err
 }
@@ -61,7 +66,8 @@ func repoCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 		Use:   "create NAMESPACE/NAME",
 		Short: "Create a repository",
 		Long: `Create creates an empty repository, and its namespace if that does not exist. It prints the URL of the repository for
-git, and a token that may read and write it for 24 hours.
+git, and a token that may read and write it for 24 hours. Like serve, the commands repo create, fork and import print a
+token only to a terminal or with --json.
 
 artifactfs mount --create creates a repository too, and makes and renews the tokens itself.`,
 		Example: `  artifactfs repo create team/app
