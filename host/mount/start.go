@@ -280,6 +280,10 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	for _, message := range m.beginning.messages() {
 		progress(control.Progress{Message: message})
 	}
+	if note := m.Git().Note(); note != "" {
+		progress(control.Progress{Message: note})
+		m.sessionSide.agent.AddNote(note) // for the status
+	}
 	if by, newest := m.sessionSide.agent.ContinuedBy(); m.home.Resumed && by != "" {
 		of := m.Session + "@" + string(newest)
 		if m.contents.Objects.SessionRemote != nil {

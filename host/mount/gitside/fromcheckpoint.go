@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -146,7 +147,7 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 const timesWait = 5 * time.Second
 
 // setTimes sets the times of paths. If trees that are needed for this cannot be fetched, all paths keep the time of the
-// checkpoint.
+// checkpoint, and if the disk is full, some of them. It then sets s.begun.note.
 func (s *Side) setTimes(ctx context.Context, times worktree.Times) error {
 	limited, cancel := context.WithTimeout(ctx, timesWait)
 	defer cancel()
@@ -154,8 +155,9 @@ func (s *Side) setTimes(ctx context.Context, times worktree.Times) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, worktree.ErrNoTimes):
+	case errors.Is(err, worktree.ErrNoTimes), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		s.Log.Warn("keep the times of files in a fork", zap.String("dir", s.Mount.Dir), zap.Error(err))
+		s.begun.note = fmt.Sprintf("files have the time of the checkpoint, and not those of the forked session: %v", err)
 		return nil
 	case err != nil:
 		return fmt.Errorf("set the times of files: %w", err)
@@ -167,6 +169,9 @@ func (s *Side) setTimes(ctx context.Context, times worktree.Times) error {
 // number of all these paths. It returns nothing if the mount has started from a commit, or if its session existed on
 // this host.
 func (s *Side) LeftOut() ([]session.LeftOut, int64) { return s.begun.leftOut, s.begun.allLeftOut }
+
+// Note returns a text for the user about what SetUp could not do, or "".
+func (s *Side) Note() string { return s.begun.note }
 
 // HeadName returns HEAD in the form of gitdir.Dir.HeadName, also if the git directory of a new mount does not exist
 // yet.

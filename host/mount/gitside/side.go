@@ -88,6 +88,7 @@ type begun struct {
 	leftOut    []session.LeftOut
 	allLeftOut int64
 	head       string // HEAD of the git directory, in the form of gitdir.Dir.HeadName
+	note       string // what could not be done, for the user
 }
 
 // servers has the git directory, and the servers to which git commands in the mount send requests. It is the zero value
