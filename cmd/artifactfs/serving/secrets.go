@@ -17,10 +17,7 @@ import (
 // these secrets to the command ps and to child processes as long as the process runs. os.Args and os.Environ keep their
 // values.
 func HideSecrets() {
-	given := func(s string) bool {
-		from, to := Hidden(s)
-		return from < to
-	}
+	given := func(s string) bool { return len(Hidden(s)) > 0 }
 	if !slices.ContainsFunc(os.Args, given) && !slices.ContainsFunc(os.Environ(), given) {
 		return
 	}
@@ -53,8 +50,8 @@ func overwriteSecrets() error {
 	// The area consists of strings that each end in a NUL byte.
 	at := start
 	for s := range strings.SplitSeq(string(area), "\x00") {
-		if from, to := Hidden(s); from < to {
-			if _, err := mem.WriteAt(bytes.Repeat([]byte{'*'}, to-from), at+int64(from)); err != nil {
+		for _, r := range Hidden(s) {
+			if _, err := mem.WriteAt(bytes.Repeat([]byte{'*'}, r.To-r.From), at+int64(r.From)); err != nil {
 				return err
 			}
 		}
@@ -63,33 +60,45 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden returns the range of bytes that must be hidden in s, which is an argument or an environment variable in the
+// Range is a range of bytes of a text that is not empty: from From until before To.
+type Range struct{ From, To int }
+
+// Hidden returns the ranges of bytes that must be hidden in s, which is an argument or an environment variable in the
 // form NAME=VALUE. For a variable that contains a token, the range is the value. For an http URL, it is USER:PASSWORD,
-// because a token may be in the place of the user. For any other URL, it is the password.
-func Hidden(s string) (from, to int) {
+// because a token may be in the place of the user. For any other URL, it is the password. s may contain several URLs.
+func Hidden(s string) (all []Range) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable,
 		cli.ForgeTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
-			return len(name) + 1, len(s)
+			if len(s) > len(name)+1 {
+				all = append(all, Range{len(name) + 1, len(s)})
+			}
+			return all
 		}
 	}
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return 0, 0
+	for at := 0; ; {
+		i := strings.Index(s[at:], "://")
+		if i < 0 {
+			return all
+		}
+		scheme := strings.ToLower(s[at : at+i])
+		from := at + i + len("://")
+		rest := s[from:]
+		if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+			rest = rest[:i]
+		}
+		to := from + max(0, strings.LastIndexByte(rest, '@'))
+		if at = to; !strings.HasSuffix(scheme, "http") && !strings.HasSuffix(scheme, "https") {
+			colon := strings.IndexByte(s[from:to], ':')
+			if colon < 0 {
+				continue
+			}
+			from += colon + 1
+		}
+		if from < to {
+			all = append(all, Range{from, to})
+		}
 	}
-	from = len(scheme) + len("://")
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		rest = rest[:i]
-	}
-	to = from + max(0, strings.LastIndexByte(rest, '@'))
-	if scheme = strings.ToLower(scheme); strings.HasSuffix(scheme, "http") || strings.HasSuffix(scheme, "https") {
-		return from, to
-	}
-	colon := strings.IndexByte(s[from:to], ':')
-	if colon < 0 {
-		return 0, 0
-	}
-	return from + colon + 1, to
 }
 
 // argumentArea returns the addresses between which the kernel has stored the arguments, followed by the environment.
