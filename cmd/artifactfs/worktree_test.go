@@ -619,3 +619,30 @@ func TestWorktreePrune(t *testing.T) {
 		t.Errorf("worktree prune after another printed %q", got)
 	}
 }
+
+// TestWorktreePruneOfInvisibleMount checks that prune changes no repository that contains the directory of a mount which
+// this mount namespace does not have, and prunes the other mounts.
+func TestWorktreePruneOfInvisibleMount(t *testing.T) {
+	w := newTreeWorld(t)
+	for _, repo := range []string{"app", "other"} {
+		if repo != "app" {
+			w.git(".", "clone", "-q", "app", repo)
+		}
+		w.git(repo, "worktree", "add", "-q", "../linked-"+repo)
+		if err := os.RemoveAll(filepath.Join(w.dir, "linked-"+repo)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mounted("other/hidden", "work", "hidden")
+	if err := os.RemoveAll(filepath.Join(w.dir, "other/hidden/.git")); err != nil {
+		t.Fatal(err)
+	}
+	r := w.run("worktree", "prune", "-C", "app", "-v")
+	if r.code != control.ExitFailed || !strings.Contains(r.stderr, "mount namespace") ||
+		!strings.Contains(r.stdout, "Removing worktrees/linked-app: ") {
+		t.Errorf("worktree prune with an invisible mount: got %+v", r)
+	}
+	if got := w.git("other", "worktree", "list", "--porcelain"); !strings.Contains(got, "linked-other") {
+		t.Errorf("worktree prune has pruned the repository that contains an invisible mount:\n%s", got)
+	}
+}

@@ -1,7 +1,9 @@
 package worktrees
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -74,6 +76,15 @@ func (x pruning) run(ctx context.Context, a *cli.App) error {
 	}
 	for _, m := range g.members {
 		if m.mount != nil {
+			// Otherwise git would prune the repository that contains the directory.
+			if up, err := git(ctx, m.Dir, "rev-parse", "--show-cdup"); err != nil || up != "" {
+				if err == nil {
+					err = errors.New("git uses another working tree there")
+				}
+				errs = append(errs, cmp.Or(cli.CheckVisible("prune worktrees", m.Dir),
+					cli.Failure("prune worktrees", m.Dir, err)))
+				continue
+			}
 			lines, err := x.pruneLinked(ctx, m.Dir)
 			gone, errs = append(gone, lines...), append(errs, err)
 			continue
