@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// TestForksShareEverything checks that a fork sends no request, copies no contents, starts with exactly the files and
-// git state of the checkpoint, and is then independent.
-func TestForksShareEverything(t *testing.T) {
-	t.Parallel()
+// parentSession starts a daemon, and serves a repository until the end of the test. It returns the request for a mount
+// of the repository with the session "work".
+func parentSession(t *testing.T) (*testKeeper, control.MountRequest, *gittest.Server) {
+	t.Helper()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -25,9 +25,17 @@ func TestForksShareEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	t.Cleanup(func() { server.Close() })
 	r := k.request(server.URL("r.git"), k.dir("m"))
 	r.Session, r.Prefetch, r.History, r.Wait = "work", control.PrefetchNone, control.HistoryNone, control.WaitTree
+	return k, r, server
+}
+
+// TestForksShareEverything checks that a fork sends no request, copies no contents, starts with exactly the files and
+// git state of the checkpoint, and is then independent.
+func TestForksShareEverything(t *testing.T) {
+	t.Parallel()
+	k, r, server := parentSession(t)
 	r.SessionOptions.Policy = control.PolicyOff
 	k.mount(r)
 	k.sh(r.Dir,

@@ -7,25 +7,13 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // TestAForkStartsOnItsOwnBranch checks HEAD and the branches of forks that start with another HEAD, from a session
 // without and with changes, after a kill of the daemon, and that a fork which cannot start so leaves nothing.
 func TestAForkStartsOnItsOwnBranch(t *testing.T) {
 	t.Parallel()
-	k := newKeep(t)
-	k.start()
-	k.await()
-	root := t.TempDir()
-	sample(t, filepath.Join(root, "r.git"))
-	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	r := k.request(server.URL("r.git"), k.dir("m"))
-	r.Session, r.Prefetch, r.History, r.Wait = "work", control.PrefetchNone, control.HistoryNone, control.WaitTree
+	k, r, _ := parentSession(t)
 	k.mount(r)
 	fork := func(of, name string, head *control.NewHead) error {
 		f := r
