@@ -178,3 +178,47 @@ func TestWorktreeOfAClone(t *testing.T) {
 		t.Errorf("branch of the removed tree in the clone: got %q", got)
 	}
 }
+
+// Of several trees of a clone that are added with the same branch at the same time, one gets it. An addition that fails
+// leaves neither a branch nor a moved one.
+func TestWorktreesOfACloneAtOnce(t *testing.T) {
+	w, app := newClone(t)
+	defer w.afs("unmount", "--all")
+	state := "export ARTIFACTFS_STATE=" + w.state + "; "
+	w.sh(app, state+binary+" worktree add -b first ../first && git branch old HEAD && git branch newer origin/main")
+	first := filepath.Join(w.root, "first")
+	w.sh(first, "git -c user.email=a@b.invalid commit -q --allow-empty -m first && "+state+binary+" sync .")
+
+	// two in the clone, two in a tree of it, and two without -b
+	out := w.sh(app, state+`for n in 1 2; do
+	(`+binary+` worktree add -b same ../same$n >../log$n 2>&1; echo same $? >>../log$n) &
+	(cd ../first && `+binary+` worktree add -b same ../tree$n >../logt$n 2>&1; echo same $? >>../logt$n) &
+	(mkdir ../d$n && `+binary+` worktree add ../d$n/base >../logb$n 2>&1; echo base $? >>../logb$n) &
+done; wait; cat ../log*`)
+	for _, branch := range []string{"same", "base"} {
+		if n := strings.Count(out, branch+" 0\n"); n != 1 {
+			t.Errorf("%d of the trees with the branch %s were added, want 1:\n%s", n, branch, out)
+		}
+	}
+	if n := strings.Count(out+"\n", "already exists\n") + strings.Count(out, "is already used by worktree"); n != 4 {
+		t.Errorf("refusals because of the branch: got %d, want 4:\n%s", n, out)
+	}
+
+	before := w.sh(app, "git for-each-ref refs/heads; git config --local --list")
+	w.sh(w.root, "mkdir full && echo x >full/f")
+	for _, args := range []string{"-b new ../full", "-b tracks ../full origin/main", "-B old ../full first", "../full newer"} {
+		if r := w.run(w.state, "sh", "-c", "cd "+app+" && exec "+binary+" worktree add "+args); r.code != 1 {
+			t.Errorf("worktree add %s: %s", args, r)
+		}
+		if got := w.sh(app, "git for-each-ref refs/heads; git config --local --list"); got != before {
+			t.Errorf("branches and settings after worktree add %s has failed: got\n%s\nwant\n%s", args, got, before)
+		}
+	}
+	// The branch is in the clone as soon as the tree is there, and tracks the branch of the remote in both.
+	w.sh(app, state+binary+" worktree add -b tracks ../tracks origin/main")
+	const tracking = "git rev-parse --abbrev-ref tracks@{upstream}; git rev-parse tracks"
+	if got, want := w.sh(app, tracking), w.sh(filepath.Join(w.root, "tracks"), tracking); got != want ||
+		!strings.HasPrefix(got, "origin/main\n") {
+		t.Errorf("upstream of the branch: got %q in the clone, %q in the tree", got, want)
+	}
+}

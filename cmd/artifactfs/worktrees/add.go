@@ -3,7 +3,6 @@ package worktrees
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,14 +124,30 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		return cmp.Or(err, error(cli.NotMounted("add worktree", m.Dir)))
 	}
 	m = all[i]
-	plan, err := x.plan(ctx, m.Dir, func(branch string) (string, error) { return usedBy(ctx, a, m, all, branch) })
+	// The fork of a tree of a clone is a tree of the clone, too.
+	of, isTree := cloneOf(ctx, m.MountStatus)
+	if isTree {
+		unlock, err := of.lock(ctx)
+		if err != nil {
+			return cli.Failure("add worktree", x.path, err)
+		}
+		defer unlock()
+	}
+	plan, err := x.plan(ctx, m.Dir, func(branch string) (string, error) {
+		used, err := usedBy(ctx, a, m, all, branch)
+		if used == "" && err == nil && isTree {
+			return of.usedBy(ctx, a, branch)
+		}
+		return used, err
+	})
+	if err == nil && isTree {
+		err = of.checkBranch(ctx, x, plan, m.Dir)
+	}
 	if err != nil {
 		return err
 	}
 	uncommitted := make(chan int64, 1)
 	go func() { uncommitted <- plan.uncommitted(ctx, a, m.Dir) }()
-	// The fork of a tree of a clone is a tree of the clone, too.
-	of, isTree := cloneOf(ctx, m.MountStatus)
 	var settings []gitdir.Setting
 	if isTree {
 		if settings, err = of.settings(ctx); err != nil {
@@ -158,7 +173,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		// The fork has nothing that its parent lacks.
 		_, undo := m.Client.Unmount(context.WithoutCancel(ctx),
 			control.UnmountRequest{Dir: reply.Dir, Discard: true, Trash: true, Timeout: -1})
-		return cli.Failure("add worktree", x.path, errors.Join(err, undo))
+		return x.failed(a, err, undo)
 	}
 	out := added{MountReply: reply, Branch: plan.branch}
 	if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
@@ -180,6 +195,16 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 // headOf returns HEAD of the new tree, of which r is the reply to the mount request: the short name of a branch, or a
 // commit.
 func (p plan) headOf(r control.MountReply) string { return cmp.Or(p.branch, p.commit, r.Head) }
+
+// failed returns the error of a tree that could not be added. If undoing what was done has failed, too, that is printed
+// and does not hide the error.
+func (x addition) failed(a *cli.App, err, undo error) error {
+	if undo != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: the working tree was not removed completely: %s\n",
+			cli.OneLine(undo.Error()))
+	}
+	return cli.Failure("add worktree", x.path, err)
+}
 
 // print prints the result: on stderr, with how many uncommitted changes of the tree at parent the new tree begins.
 func (out added) print(a *cli.App, uncommitted int64, parent string, took time.Duration) error {
@@ -214,6 +239,7 @@ type plan struct {
 	branch   string           // short name of the branch of HEAD; "": HEAD is detached
 	commit   string           // id of the commit of HEAD; "": that of the fork's parent
 	creates  bool             // whether the branch is created, or moved to the commit
+	resets   bool             // whether the branch may exist already, if it is created
 	upstream string           // ref of the remote branch that the created branch tracks; "": none
 }
 
@@ -234,8 +260,13 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 	if strings.HasPrefix(commit, "-") {
 		return fail(control.CodeNotFound, "invalid reference: %s", commit)
 	}
+	branches := map[string]bool{}
 	isBranch := func(name string) bool {
+		if known, ok := branches[name]; ok {
+			return known
+		}
 		_, err := git(ctx, dir, "show-ref", "--verify", "--quiet", "refs/heads/"+name)
+		branches[name] = err == nil
 		return err == nil
 	}
 	head := x.head
@@ -280,11 +311,13 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 			return fail(control.CodeConflict, "a branch named '%s' already exists", head.Branch)
 		}
 		// git sets the upstream of the new branch if it gets the name of a branch of a remote.
-		if full, err := git(ctx, dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
-			strings.HasPrefix(full, "refs/remotes/") {
-			p.upstream = full
+		if start != "HEAD" {
+			if full, err := git(ctx, dir, "rev-parse", "--symbolic-full-name", start); err == nil &&
+				strings.HasPrefix(full, "refs/remotes/") {
+				p.upstream = full
+			}
 		}
-		p.commit, p.creates = id, !head.Detach
+		p.commit, p.creates, p.resets = id, !head.Detach, head.Reset
 		id = cmp.Or(p.upstream, id)
 		switch p.branch = head.Branch; {
 		case head.Detach:

@@ -3,8 +3,15 @@ package worktrees
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
@@ -14,8 +21,10 @@ import (
 // clone is a git repository on this host that is not a mount. Its trees are mounts of which it is the remote and the
 // session remote, so that their branches appear in it.
 type clone struct {
-	dir string // root of its main working tree, or its git directory if it is bare; the remote of its trees
-	at  string // root of the working tree in which the command runs, possibly a linked one; "": none
+	dir    string // root of its main working tree, or its git directory if it is bare; the remote of its trees
+	common string // git directory that its main and its linked working trees share
+	hooks  string // directory of its hooks
+	at     string // root of the working tree in which the command runs, possibly a linked one; "": none
 }
 
 // findClone returns the clone that contains a directory, or false if there is none.
@@ -29,11 +38,77 @@ func findClone(ctx context.Context, dir string) (clone, bool) {
 	if err != nil || len(trees) == 0 {
 		return clone{}, false
 	}
-	c := clone{dir: trees[0].Path}
-	if top, err := git(ctx, dir, "rev-parse", "--path-format=absolute", "--show-toplevel"); err == nil {
-		c.at = top
+	// In a bare repository, git fails at the last question, after it has answered the others.
+	text, err = git(ctx, dir, "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-path", "hooks",
+		"--show-toplevel")
+	lines := strings.Split(text, "\n")
+	switch {
+	case err == nil && len(lines) == 3:
+		return clone{dir: trees[0].Path, common: lines[0], hooks: lines[1], at: lines[2]}, true
+	case len(lines) == 2:
+		return clone{dir: trees[0].Path, common: lines[0], hooks: lines[1]}, true
 	}
-	return c, true
+	return clone{}, false
+}
+
+// lockTime is the longest time for which a tree waits until others of the same clone have been added.
+const lockTime = 30 * time.Second
+
+// lock waits until no other tree of the clone is being added, so that no two trees get the same branch. The lock is
+// that of the git directory itself, which nothing else locks, and ends with this process. If the file system has no
+// locks, lock returns at once.
+func (c clone) lock(ctx context.Context) (unlock func(), err error) {
+	dir, err := os.Open(c.common)
+	if err != nil {
+		return nil, err
+	}
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		busy := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
+		switch {
+		case !busy:
+			return func() { dir.Close() }, nil
+		case ctx.Err() != nil:
+			return nil, errors.Join(ctx.Err(), dir.Close())
+		case time.Since(start) > lockTime:
+			return nil, errors.Join(fmt.Errorf("another working tree of %s has been added for %s", c.dir, lockTime),
+				dir.Close())
+		}
+	}
+}
+
+// createBranch creates the branch of the plan in the clone, or moves it there, as git worktree add does. git refuses a
+// branch that another process has just created. The function undo reverses this, unless the branch has moved since.
+func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Context) error, err error) {
+	if !p.creates {
+		return func(context.Context) error { return nil }, nil
+	}
+	ref := "refs/heads/" + p.branch
+	before, there := resolve(ctx, c.dir, ref)
+	create := []string{"branch", "-q", "--no-track"}
+	if p.resets {
+		create = append(create, "--force")
+	}
+	if _, err := git(ctx, c.dir, append(create, "--", p.branch, p.commit)...); err != nil {
+		return nil, err
+	}
+	undo = func(ctx context.Context) error {
+		if there {
+			_, err := git(ctx, c.dir, "update-ref", "-m", "worktree: not added", ref, before, p.commit)
+			return err
+		}
+		_, err := git(ctx, c.dir, "update-ref", "-d", ref, p.commit)
+		if p.upstream != "" && err == nil {
+			_, err = git(ctx, c.dir, "config", "--local", "--remove-section", "branch."+p.branch)
+		}
+		return err
+	}
+	if p.upstream != "" {
+		if _, err := git(ctx, c.dir, "branch", "-q", "--set-upstream-to="+p.upstream, "--", p.branch); err != nil {
+			return nil, errors.Join(err, undo(context.WithoutCancel(ctx)))
+		}
+	}
+	return undo, nil
 }
 
 // usedBy returns the directory of the tree of the clone, the clone itself included, that has checked out a branch; ""

@@ -32,6 +32,11 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
 			Cause: "--changes needs a working tree, and the current directory is in none"}
 	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return cli.Failure("add worktree", x.path, err)
+	}
+	defer unlock()
 	x.clean = true // so that the plan names a commit
 	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) { return c.usedBy(ctx, a, branch) })
 	if err != nil {
@@ -46,67 +51,93 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 			return cli.Failure("add worktree", x.path, err)
 		}
 	}
-	settings, err := c.settings(ctx)
+	removeBranch, err := c.createBranch(ctx, plan)
 	if err != nil {
 		return cli.Failure("add worktree", x.path, err)
 	}
-	reply, err := c.mount(ctx, a, x, plan, settings)
-	if err != nil {
-		return cli.Failure("add worktree", x.path, err)
-	}
-	made := added{MountReply: reply, Branch: plan.branch}
-	made.Head = plan.headOf(reply)
-	if reply.Resumed {
-		err = errors.New("its session exists already; artifactfs session resume mounts it")
-	} else if err = checkVisible(ctx, reply.Dir); err == nil {
-		err = c.fill(ctx, reply.Dir, plan, settings)
-	}
-	if err == nil && x.changes {
-		err = changed.copyTo(ctx, c.at, reply.Dir)
-		made.Changes = len(changed.paths)
-	}
+	reply, err := c.addTree(ctx, a, x, plan, changed)
+	unlock()
 	if err != nil {
 		// A new tree has nothing that the clone lacks. The session of another tree stays.
-		client, undo := a.EnsureDaemon(context.WithoutCancel(ctx))
-		if undo == nil {
-			_, undo = client.Unmount(context.WithoutCancel(ctx), control.UnmountRequest{Dir: reply.Dir,
-				Discard: !reply.Resumed, Trash: true, Timeout: -1})
+		last := context.WithoutCancel(ctx)
+		var undo error
+		if reply.Dir != "" {
+			var client *control.Client
+			if client, undo = a.EnsureDaemon(last); undo == nil {
+				_, undo = client.Unmount(last, control.UnmountRequest{Dir: reply.Dir, Discard: !reply.Resumed, Trash: true,
+					Timeout: -1})
+			}
 		}
-		return cli.Failure("add worktree", x.path, errors.Join(err, undo))
+		return x.failed(a, err, errors.Join(undo, removeBranch(last)))
 	}
+	made := added{MountReply: reply, Branch: plan.branch, Changes: len(changed.paths)}
+	made.Head = plan.headOf(reply)
 	if c.at != "" {
 		made.Included = c.extras(ctx, a, reply.Dir)
 	}
 	return made.printOfClone(a, c, changed, time.Since(start))
 }
 
-// check refuses a tree that would take over the session of another tree, or that would move a branch of the clone to a
-// commit that lacks commits of the branch.
-func (c clone) check(ctx context.Context, a *cli.App, x addition, p plan) error {
-	refuse := func(hint, format string, args ...any) error {
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "add worktree", Object: x.path,
-			Cause: fmt.Sprintf(format, args...), Hint: hint}
+// addTree mounts the tree and completes it. If it fails after the tree was mounted, the reply has its directory.
+func (c clone) addTree(ctx context.Context, a *cli.App, x addition, p plan,
+	changed changes) (control.MountReply, error) {
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return control.MountReply{}, err
 	}
+	reply, err := c.mount(ctx, a, x, p, settings)
+	if err != nil {
+		return control.MountReply{}, err
+	}
+	if reply.Resumed {
+		return reply, errors.New("its session exists already; artifactfs session resume mounts it")
+	}
+	if err = checkVisible(ctx, reply.Dir); err == nil {
+		err = c.fill(ctx, reply.Dir, p, settings)
+	}
+	if err == nil && x.changes {
+		err = changed.copyTo(ctx, c.at, reply.Dir)
+	}
+	return reply, err
+}
+
+// refuse returns the error of a tree that is not added.
+func (x addition) refuse(hint, format string, args ...any) error {
+	return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "add worktree", Object: x.path,
+		Cause: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses.
+func (c clone) check(ctx context.Context, a *cli.App, x addition, p plan) error {
 	known, all, err := sessionsAndMounts(ctx, a, false)
 	if err != nil {
 		return err
 	}
 	if s, ok := cli.FindUnmounted(all, x.path); ok {
-		return refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
+		return x.refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
 			"session %s, which is not mounted, belongs to this path", s.Session.Name)
 	}
 	if slices.ContainsFunc(known, func(s control.SessionInfo) bool { return x.session != "" && s.Name == x.session }) {
-		return refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
+		return x.refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
 			x.session)
 	}
-	old, exists := resolve(ctx, c.dir, "refs/heads/"+p.branch)
-	if p.branch == "" || !p.creates || !exists {
+	return c.checkBranch(ctx, x, p, c.dir)
+}
+
+// checkBranch refuses a tree whose branch would move the branch of the clone to a commit that lacks commits of it. The
+// commits are looked up in the repository at dir.
+func (c clone) checkBranch(ctx context.Context, x addition, p plan, dir string) error {
+	if p.branch == "" || !p.creates && p.head == nil {
 		return nil
 	}
-	if _, err := git(ctx, c.dir, "merge-base", "--is-ancestor", old, p.commit); err != nil {
-		return refuse("choose another branch, or move it in the clone: git branch --force "+
-			cli.ShellWord(p.branch)+" "+p.commit,
-			"branch '%s' of the clone has commits that %.10s lacks, and a tree only adds commits to it", p.branch, p.commit)
+	old, exists := resolve(ctx, c.dir, "refs/heads/"+p.branch)
+	if !exists {
+		return nil
+	}
+	to, _ := resolve(ctx, dir, cmp.Or(p.commit, "HEAD"))
+	if _, err := git(ctx, dir, "merge-base", "--is-ancestor", old, to); err != nil {
+		return x.refuse("choose another branch, or move it in the clone: git branch --force "+cli.ShellWord(p.branch)+" "+to,
+			"branch '%s' of the clone has commits that %.10s lacks, and a tree only adds commits to it", p.branch, to)
 	}
 	return nil
 }
@@ -233,11 +264,10 @@ func (c clone) settings(ctx context.Context) ([]gitdir.Setting, error) {
 		}
 		all = append(all, gitdir.Setting{Name: name, Value: value})
 	}
-	hooks, err := git(ctx, c.dir, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
-	if info, statErr := os.Stat(hooks); err == nil && statErr == nil && info.IsDir() {
-		all = append(all, gitdir.Setting{Name: "core.hookspath", Value: hooks})
+	if info, err := os.Stat(c.hooks); err == nil && info.IsDir() {
+		all = append(all, gitdir.Setting{Name: "core.hookspath", Value: c.hooks})
 	}
-	return all, err
+	return all, nil
 }
 
 // remoteSetting returns the value that a setting of a remote has in a tree, or false if a tree does not get the
