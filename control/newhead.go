@@ -46,8 +46,12 @@ func ValidBranch(name string) bool {
 
 // needs returns the names of the fields without which a daemon must not carry out the request.
 func (r ForkRequest) needs() []string {
+	var fields []string
 	if r.Head != nil {
-		return []string{"head"}
+		fields = append(fields, "head")
 	}
-	return nil
+	for _, field := range r.Mount.needs() {
+		fields = append(fields, "mount."+field)
+	}
+	return fields
 }

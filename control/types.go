@@ -104,6 +104,9 @@ type MountRequest struct {
 	// a secret, so it is not stored.
 	CreateRemote []string `json:"create_remote,omitempty"`
 
+	// NewGit is what the git directory gets in addition if it is created for this request; nil: nothing.
+	NewGit *NewGit `json:"-"`
+
 	// Device is an open /dev/fuse that a privileged process has already mounted at Dir. If it is nil, the daemon mounts.
 	// It cannot be sent over the socket.
 	Device *os.File `json:"-"`

@@ -44,6 +44,9 @@ func (r MountRequest) validate() error {
 	case r.Selection.Validate() != nil:
 		return badRequest("%v", r.Selection.Validate())
 	}
+	if err := r.NewGit.validate(); err != nil {
+		return err
+	}
 	return r.SessionOptions.validate()
 }
 

@@ -99,12 +99,14 @@ type wireMount struct {
 	Token        string `json:"token,omitempty"`         // token for the mounted remote
 	SessionToken string `json:"session_token,omitempty"` // token for the session remote
 	Environment  []byte `json:"environment,omitempty"`   // variables NAME=value, each followed by a zero byte
+	// what the git directory gets in addition if it is created for this request
+	NewGit *NewGit `json:"new_git,omitempty"`
 }
 
 // spellOut returns the form in which r is sent, with its secrets as plain text. Values of type Secret are never
 // marshaled, so that no secret is logged by mistake.
 func spellOut(r MountRequest) wireMount {
-	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
+	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode(), r.NewGit}
 }
 
 // wireFork is the form in which a ForkRequest is sent. Its Mount contains the secrets as plain text.
@@ -288,6 +290,7 @@ func decodeFork(raw []byte) (any, []string, error) {
 func (w wireMount) request() MountRequest {
 	r := w.MountRequest.withDefaults()
 	r.Token, r.SessionToken, r.Environment = Secret(w.Token), Secret(w.SessionToken), DecodeEnvironment(w.Environment)
+	r.NewGit = w.NewGit
 	return r
 }
 

@@ -1,10 +1,13 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
@@ -220,5 +223,35 @@ done; wait; cat ../log*`)
 	if got, want := w.sh(app, tracking), w.sh(filepath.Join(w.root, "tracks"), tracking); got != want ||
 		!strings.HasPrefix(got, "origin/main\n") {
 		t.Errorf("upstream of the branch: got %q in the clone, %q in the tree", got, want)
+	}
+}
+
+// A tree of a clone is there before its git directory is. If the worker is killed in between, its successor gives the
+// git directory what it was promised, and git waits for that.
+func TestWorktreeOfACloneOutlivesAKill(t *testing.T) {
+	w, app := newClone(t)
+	defer w.afs("unmount", "--all")
+	state := "export ARTIFACTFS_STATE=" + w.state + "; "
+	w.sh(app, state+binary+" worktree add ../first && git branch parted $(git commit-tree -p HEAD -m parted HEAD^{tree})"+
+		" && git update-ref refs/remotes/origin/only parted && git branch -qD parted")
+	const told = "git config alias.st; git config user.name; git config remote.origin.url; git rev-parse origin/main origin/only;" +
+		"git log -1 --format=%s origin/only"
+	want := w.sh(app, told)
+	for i, pause := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+		name := fmt.Sprintf("killed%d", i)
+		serving := w.serving()
+		w.sh(app, state+binary+" worktree add ../"+name)
+		time.Sleep(pause)
+		check(t, syscall.Kill(serving, syscall.SIGKILL))
+		tree := filepath.Join(w.root, name)
+		if got := w.sh(tree, told); got != want {
+			t.Errorf("settings and remote branches of a tree whose worker was killed after %v: got\n%s\nwant\n%s", pause, got, want)
+		}
+		if got := w.sh(tree, "git symbolic-ref HEAD; git status --porcelain"); got != "refs/heads/"+name {
+			t.Errorf("HEAD and status of the tree: got %q", got)
+		}
+		if got := w.sh(tree, "git fsck --connectivity-only 2>&1 | grep -c 'error\\|missing' || true"); got != "0" {
+			t.Errorf("git fsck in the tree: got %s errors", got)
+		}
 	}
 }

@@ -24,7 +24,7 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest,
 	if r.Second != "" {
 		return mountSecond(d, r)
 	}
-	_, reply, err := d.mount(ctx, r, mount.StartPoint{}, progress)
+	_, reply, err := d.mount(ctx, r, mount.StartPoint{Head: r.NewGit.HeadOrNil()}, progress)
 	return reply, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/attach"
 	"github.com/artifactfs/artifactfs/host/mount/contents"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/remotes"
@@ -98,6 +99,11 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	progress(control.Progress{Phase: "connect"})
 	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.contents.Store.URL()); err != nil {
 		return reply, err
+	}
+	if !m.home.Resumed {
+		if err = gitside.KeepNew(m.home.Dir, m.Request.NewGit); err != nil {
+			return reply, err
+		}
 	}
 	if err = m.attachment.GuardGitDir(); err != nil {
 		return reply, err

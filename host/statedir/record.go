@@ -26,6 +26,8 @@ const (
 	RecordVersion = 1 // version of the records that this program writes, and the highest that it can read
 	// RecordName is the name of the file with the record in a home.
 	RecordName = "session.json"
+	// NewGitName is the name of the file in a home with what the git directory gets as soon as it exists.
+	NewGitName = "git-new.json"
 	maxRecord  = 1 << 20 // maximum size of a record in bytes; a typical record has a few hundred bytes
 )
 

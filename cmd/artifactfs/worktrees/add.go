@@ -16,7 +16,6 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
@@ -148,26 +147,20 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	}
 	uncommitted := make(chan int64, 1)
 	go func() { uncommitted <- plan.uncommitted(ctx, a, m.Dir) }()
-	var settings []gitdir.Setting
-	if isTree {
-		if settings, err = of.settings(ctx); err != nil {
-			return cli.Failure("add worktree", x.path, err)
-		}
-	}
-	reply, err := x.fork(ctx, a, m, plan.head, func(o *control.SessionOptions) error {
+	reply, err := x.fork(ctx, a, m, plan.head, func(r *control.MountRequest) error {
 		if !isTree {
 			return nil
 		}
-		return of.prepare(o, settings)
+		return of.prepare(ctx, r)
 	})
 	if err != nil {
 		return cli.Failure("add worktree", x.path, err)
 	}
-	if err = checkVisible(ctx, reply.Dir); err == nil && isTree {
-		err = of.adopt(ctx, reply.Dir, settings)
-	}
-	if err == nil {
-		err = plan.checkOut(ctx, reply.Dir)
+	// The git directory is still being made. Only what git has to do in the tree waits for it.
+	if err = cli.CheckVisible("add worktree", reply.Dir); err == nil && plan.checkout != nil {
+		if err = checkVisible(ctx, reply.Dir); err == nil {
+			err = plan.checkOut(ctx, reply.Dir)
+		}
 	}
 	if err != nil {
 		// The fork has nothing that its parent lacks.
@@ -375,7 +368,7 @@ func usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served, bra
 // fork forks the session of m and mounts the fork at x.path, with the session remote and the policy of m. prepare may
 // change the options of the new session.
 func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served, head *control.NewHead,
-	prepare func(*control.SessionOptions) error) (control.MountReply, error) {
+	prepare func(*control.MountRequest) error) (control.MountReply, error) {
 	var o mounts.MountOptions
 	flags := &cobra.Command{Use: "add"}
 	flags.SetContext(ctx)
@@ -387,7 +380,7 @@ func (x addition) fork(ctx context.Context, a *cli.App, m cli.Served, head *cont
 	case s.Mode != control.RemoteEmbedded:
 		o.Request.SessionOptions.Remote = s.SessionRemote
 	}
-	if err := prepare(&o.Request.SessionOptions); err != nil {
+	if err := prepare(&o.Request); err != nil {
 		return control.MountReply{}, err
 	}
 	if err := o.Complete(flags, []string{m.Remote, x.path}, a); err != nil {
@@ -416,9 +409,6 @@ func (p plan) uncommitted(ctx context.Context, a *cli.App, dir string) int64 {
 // checkOut changes the fork at dir to the commit of the plan, without anything uncommitted and without the operation,
 // such as a rebase, that is in progress in its parent.
 func (p plan) checkOut(ctx context.Context, dir string) error {
-	if p.checkout == nil {
-		return nil
-	}
 	for _, op := range []struct {
 		file string
 		quit []string

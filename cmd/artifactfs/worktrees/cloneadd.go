@@ -16,7 +16,6 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -81,19 +80,16 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 // addTree mounts the tree and completes it. If it fails after the tree was mounted, the reply has its directory.
 func (c clone) addTree(ctx context.Context, a *cli.App, x addition, p plan,
 	changed changes) (control.MountReply, error) {
-	settings, err := c.settings(ctx)
-	if err != nil {
-		return control.MountReply{}, err
-	}
-	reply, err := c.mount(ctx, a, x, p, settings)
+	reply, err := c.mount(ctx, a, x, p)
 	if err != nil {
 		return control.MountReply{}, err
 	}
 	if reply.Resumed {
 		return reply, errors.New("its session exists already; artifactfs session resume mounts it")
 	}
-	if err = checkVisible(ctx, reply.Dir); err == nil {
-		err = c.fill(ctx, reply.Dir, p, settings)
+	// The git directory is still being made. Only what git has to do in the tree waits for it.
+	if err = cli.CheckVisible("add worktree", reply.Dir); err == nil && x.changes {
+		err = checkVisible(ctx, reply.Dir)
 	}
 	if err == nil && x.changes {
 		err = changed.copyTo(ctx, c.at, reply.Dir)
@@ -142,18 +138,20 @@ func (c clone) checkBranch(ctx context.Context, x addition, p plan, dir string) 
 	return nil
 }
 
-// mount mounts the clone at x.path, at the commit or the branch of the plan. own are the settings that the tree gets.
-func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan,
-	own []gitdir.Setting) (control.MountReply, error) {
+// mount mounts the clone at x.path, at the commit or the branch of the plan.
+func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan) (control.MountReply, error) {
 	var o mounts.MountOptions
 	flags := &cobra.Command{Use: "add"}
 	flags.SetContext(ctx)
 	o.AddFlags(flags)
 	o.Request.Session, o.Request.Ref = x.session, p.commit
-	if err := c.prepare(&o.Request.SessionOptions, own); err != nil {
+	if err := c.prepare(ctx, &o.Request); err != nil {
 		return control.MountReply{}, err
 	}
-	if p.branch != "" && !p.creates {
+	switch {
+	case p.creates:
+		o.Request.NewGit.Head = &control.NewHead{Branch: p.branch}
+	case p.branch != "":
 		o.Request.Ref = "refs/heads/" + p.branch
 	}
 	if err := o.Complete(flags, []string{c.dir, x.path}, a); err != nil {
@@ -164,11 +162,24 @@ func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan,
 	return mounts.MountInBackground(ctx, a, o.Request, progress.Show)
 }
 
-// prepare sets the options of the session of a tree: its branches appear in the clone. It also adds to the environment
-// of this process, which the request contains, the settings by which the mount names its remote and converts contents.
-func (c clone) prepare(o *control.SessionOptions, own []gitdir.Setting) error {
-	o.Remote, o.Branches = control.RemoteOrigin, session.BranchesAsIs
-	settings := []gitdir.Setting{{Name: "clone.defaultRemoteName", Value: cloneRemote}}
+// prepare completes the request for a tree: its branches appear in the clone, and its git directory gets the settings
+// and the remote-tracking branches of the clone. It also adds to the environment of this process, which the request
+// contains, the settings by which the mount names its remote and converts contents.
+func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
+	own, err := c.settings(ctx)
+	if err != nil {
+		return err
+	}
+	tracked, err := git(ctx, c.dir, "for-each-ref", "--count=1", "refs/remotes")
+	if err != nil {
+		return err
+	}
+	r.NewGit = &control.NewGit{Settings: own}
+	if tracked != "" { // the objects are on this host
+		r.NewGit.Refspecs = []string{"+refs/remotes/*:refs/remotes/*", "^refs/remotes/" + cloneRemote + "/*"}
+	}
+	r.SessionOptions.Remote, r.SessionOptions.Branches = control.RemoteOrigin, session.BranchesAsIs
+	settings := []control.GitSetting{{Name: "clone.defaultRemoteName", Value: cloneRemote}}
 	for _, s := range own {
 		if converts(s) {
 			settings = append(settings, s)
@@ -183,47 +194,6 @@ func (c clone) prepare(o *control.SessionOptions, own []gitdir.Setting) error {
 			os.Setenv(fmt.Sprintf("GIT_CONFIG_VALUE_%d", n+i), s.Value))
 	}
 	return errors.Join(err, os.Setenv("GIT_CONFIG_COUNT", strconv.Itoa(n+len(settings))))
-}
-
-// fill gives the tree at dir, which is mounted, what the clone has besides the commit: settings, remotes, and the
-// branch of the plan.
-func (c clone) fill(ctx context.Context, dir string, p plan, settings []gitdir.Setting) error {
-	if err := c.adopt(ctx, dir, settings); err != nil {
-		return err
-	}
-	if !p.creates {
-		return nil
-	}
-	// Index and files are those of the commit already, so git does not read them.
-	if _, err := git(ctx, dir, "branch", "-q", "--no-track", "--force", "--", p.branch, p.commit); err != nil {
-		return err
-	}
-	if p.upstream != "" {
-		if _, err := git(ctx, dir, "branch", "-q", "--set-upstream-to="+p.upstream, "--", p.branch); err != nil {
-			return err
-		}
-	}
-	_, err := git(ctx, dir, "symbolic-ref", "-m", "worktree: new branch "+p.branch, "HEAD", "refs/heads/"+p.branch)
-	return err
-}
-
-// adopt gives the tree at dir the settings and the remote branches of the clone.
-func (c clone) adopt(ctx context.Context, dir string, settings []gitdir.Setting) error {
-	gitDir, err := git(ctx, dir, "rev-parse", "--absolute-git-dir")
-	if err != nil {
-		return err
-	}
-	if err := gitdir.AddSettings(gitDir, settings); err != nil {
-		return err
-	}
-	tracked, err := git(ctx, c.dir, "for-each-ref", "--count=1", "refs/remotes")
-	if err != nil || tracked == "" {
-		return err
-	}
-	// The objects are on this host.
-	_, err = git(ctx, dir, "fetch", "-q", "--no-tags", "--no-prune", "--no-recurse-submodules", "--no-write-fetch-head",
-		cloneRemote, "+refs/remotes/*:refs/remotes/*", "^refs/remotes/"+cloneRemote+"/*")
-	return err
 }
 
 // extras copies what .worktreeinclude names, and the hooks of agents, to the tree at dir. Both are conveniences, so
@@ -242,12 +212,12 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 
 // settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
 // the repository is stored, and its relation to other directories. The hooks are those of the clone, too.
-func (c clone) settings(ctx context.Context) ([]gitdir.Setting, error) {
+func (c clone) settings(ctx context.Context) ([]control.GitSetting, error) {
 	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
 	if err != nil {
 		return nil, err
 	}
-	var all []gitdir.Setting
+	var all []control.GitSetting
 	for entry := range strings.SplitSeq(text, "\x00") {
 		name, value, ok := strings.Cut(entry, "\n")
 		if !ok {
@@ -262,10 +232,10 @@ func (c clone) settings(ctx context.Context) ([]gitdir.Setting, error) {
 				continue
 			}
 		}
-		all = append(all, gitdir.Setting{Name: name, Value: value})
+		all = append(all, control.GitSetting{Name: name, Value: value})
 	}
 	if info, err := os.Stat(c.hooks); err == nil && info.IsDir() {
-		all = append(all, gitdir.Setting{Name: "core.hookspath", Value: c.hooks})
+		all = append(all, control.GitSetting{Name: "core.hookspath", Value: c.hooks})
 	}
 	return all, nil
 }
@@ -299,7 +269,7 @@ var notInTrees = []string{"extensions", "gc", "maintenance", "include", "include
 	"core.hookspath", "core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime"}
 
 // converts reports whether a setting determines how git converts the contents of files.
-func converts(s gitdir.Setting) bool {
+func converts(s control.GitSetting) bool {
 	return strings.HasPrefix(s.Name, "filter.") || slices.Contains([]string{"core.autocrlf", "core.eol",
 		"core.attributesfile"}, s.Name)
 }

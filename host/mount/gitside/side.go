@@ -163,6 +163,9 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 			return nil, err
 		}
 	}
+	if err := s.addNew(ctx); err != nil {
+		return nil, err
+	}
 	return dir, s.open(ctx, dir)
 }
 

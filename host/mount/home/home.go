@@ -101,8 +101,10 @@ func (h *Home) Enter(ctx context.Context, r *control.MountRequest, remote string
 	case h.Record.Remote != remote:
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, h.Record.Remote)
 	}
+	// A git directory that has not got everything yet was not used, but its mount was promised.
+	_, unfinished := os.Lstat(filepath.Join(h.Dir, statedir.NewGitName))
 	// A large log is not read here, because reading it twice would delay the mount.
-	if !h.Record.Counted && !r.ReadOnly && !statedir.HasLargeLog(h.Dir) {
+	if errors.Is(unfinished, fs.ErrNotExist) && !h.Record.Counted && !r.ReadOnly && !statedir.HasLargeLog(h.Dir) {
 		if _, w, err := h.Inspect(); err == nil && !w.Any() {
 			return h.recreate(ctx, r, remote)
 		}

@@ -19,16 +19,16 @@ const (
 var (
 	overLines  = map[string]int{}
 	overFields = map[string]int{
-		"control.MountRequest":       42,
+		"control.MountRequest":       43,
 		"control.SessionInfo":        32,
 		"control.SessionShowReply":   29,
-		"control.wireMount":          45,
+		"control.wireMount":          47,
 		"host/mount/takeover.State":  26,
 		"host/supervisor.supervisor": 32,
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       330, // every command has it as a parameter
+		"cmd/artifactfs/cli.App":       319, // every command has it as a parameter
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,

@@ -1,0 +1,55 @@
+package control
+
+import "strings"
+
+// NewGit is what the git directory of a new session gets, besides what a mount always gives it, before git commands can
+// run. The settings may contain secrets, such as those of a URL, so they are neither shown nor logged.
+type NewGit struct {
+	Head     *NewHead     `json:"head,omitempty"`     // where HEAD is; nil: where the mounted ref says
+	Settings []GitSetting `json:"settings,omitempty"` // settings of the repository
+	// Refspecs are fetched from the mounted remote, as git fetch does. None: nothing is fetched.
+	Refspecs []string `json:"refspecs,omitempty"`
+}
+
+// GitSetting is one setting of git.
+type GitSetting struct {
+	Name  string `json:"name"` // name as git config --list prints it
+	Value string `json:"value"`
+}
+
+// String returns no settings, so that no secret is printed by mistake.
+func (*NewGit) String() string { return "(hidden)" }
+
+// HeadOrNil returns the field Head. g may be nil.
+func (g *NewGit) HeadOrNil() *NewHead {
+	if g == nil {
+		return nil
+	}
+	return g.Head
+}
+
+// validate returns an error if git could not use a value. g may be nil.
+func (g *NewGit) validate() error {
+	if g == nil {
+		return nil
+	}
+	for _, s := range g.Settings {
+		if strings.IndexByte(s.Name, '.') < 1 || strings.ContainsAny(s.Name, "\n\x00") || strings.Contains(s.Value, "\x00") {
+			return badRequest("invalid name or value of the git setting %q", s.Name)
+		}
+	}
+	for _, r := range g.Refspecs {
+		if !strings.HasPrefix(strings.TrimLeft(r, "+^"), "refs/") {
+			return badRequest("refspec %q does not begin with refs/", r)
+		}
+	}
+	return g.Head.validate()
+}
+
+// needs returns the names of the fields without which a daemon must not carry out the request.
+func (r MountRequest) needs() []string {
+	if r.NewGit != nil {
+		return []string{"new_git"}
+	}
+	return nil
+}
