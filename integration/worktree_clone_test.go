@@ -255,3 +255,25 @@ func TestWorktreeOfACloneOutlivesAKill(t *testing.T) {
 		}
 	}
 }
+
+// What a partial clone lacks is fetched through its remote when a tree of it is read, as with git worktree add.
+func TestWorktreeOfAPartialClone(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("app.git", object.SHA1), sample("partial"))
+	url := w.serve(gittest.ServerOptions{}).URL("app.git")
+	defer w.afs("unmount", "--all")
+	w.sh(w.root, "git clone -q "+url+" whole && git clone -q --no-checkout --filter=blob:none "+url+" app")
+	app, whole, tree := filepath.Join(w.root, "app"), filepath.Join(w.root, "whole"), filepath.Join(w.root, "tree")
+	const missing = "git rev-list --objects --missing=print HEAD | grep -c '^?' || true"
+	if got := w.sh(app, missing); got == "0" {
+		t.Fatal("the clone is not partial")
+	}
+	w.sh(app, "export ARTIFACTFS_STATE="+w.state+"; "+binary+" worktree add ../tree")
+	const sums = "git ls-files -z | xargs -0 sha1sum; git status --porcelain"
+	if got, want := w.sh(tree, sums), w.sh(whole, sums); got != want {
+		t.Errorf("files of the tree of a partial clone: got\n%s\nwant\n%s", got, want)
+	}
+	if got := w.sh(app, missing); got != "0" {
+		t.Errorf("objects that the clone lacks after all were read: got %s", got)
+	}
+}

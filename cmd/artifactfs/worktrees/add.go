@@ -50,9 +50,9 @@ syntax of .gitignore. They are copied, at most 256 MiB and for 2 seconds, and ar
 agents (artifactfs agent install) are in the new tree.
 
 In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes, settings and
-hooks, and, with --changes, its uncommitted changes. New commits reach the clone about a second after they were made;
-branches that are rewritten (git commit --amend, git rebase) are not moved there. The clone also stores the session, in
-refs/afs/.
+hooks, and, with --changes, its uncommitted changes. The branch is created in the clone, too. New commits reach it there
+about a second after they were made; branches that are rewritten (git commit --amend, git rebase) are not moved there.
+The clone also stores the session, in refs/afs/.
 
 The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
 a mount.`,

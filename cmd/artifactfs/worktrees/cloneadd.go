@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -162,6 +163,20 @@ func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan) (contr
 	return mounts.MountInBackground(ctx, a, o.Request, progress.Show)
 }
 
+// lazyFetching is the variable by which upload-pack of a partial clone is permitted to fetch missing objects. Since git
+// 2.45 it does not do that otherwise, because it would run programs that the configuration of the repository names. The
+// user of a tree runs git in the clone anyway.
+const lazyFetching = "GIT_NO_LAZY_FETCH"
+
+// isPartial reports whether the clone is a partial clone.
+func (c clone) isPartial(ctx context.Context) (bool, error) {
+	_, err := git(ctx, c.dir, "config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`)
+	if gitcmd.Exited(err, 1) { // no such setting
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // prepare completes the request for a tree: its branches appear in the clone, and its git directory gets the settings
 // and the remote-tracking branches of the clone. It also adds to the environment of this process, which the request
 // contains, the settings by which the mount names its remote and converts contents.
@@ -177,6 +192,14 @@ func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
 	r.NewGit = &control.NewGit{Settings: own}
 	if tracked != "" { // the objects are on this host
 		r.NewGit.Refspecs = []string{"+refs/remotes/*:refs/remotes/*", "^refs/remotes/" + cloneRemote + "/*"}
+	}
+	// A partial clone fetches what it lacks when a tree needs it, as it does for git worktree.
+	if lacks, err := c.isPartial(ctx); err != nil {
+		return err
+	} else if lacks {
+		if err := os.Setenv(lazyFetching, "0"); err != nil {
+			return err
+		}
 	}
 	r.SessionOptions.Remote, r.SessionOptions.Branches = control.RemoteOrigin, session.BranchesAsIs
 	settings := []control.GitSetting{{Name: "clone.defaultRemoteName", Value: cloneRemote}}
