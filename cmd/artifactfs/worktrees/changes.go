@@ -12,6 +12,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -187,20 +190,37 @@ func (x change) copy(from, to *os.Root) error {
 		}
 		return to.Symlink(target, x.path)
 	}
-	in, err := from.Open(x.path)
+	_, err = copyFile(from, to, x.path, info)
+	return err
+}
+
+// copyFile copies a regular file, which info describes, with mode and time to another tree, and returns its size. If
+// both are on one file system that can do that, the copy shares the contents. If it fails, no file of this name is left
+// that was not there before.
+func copyFile(from, to *os.Root, name string, info fs.FileInfo) (size int64, err error) {
+	in, err := from.Open(name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer in.Close()
-	out, err := to.OpenFile(x.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	out, err := to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Chmod(info.Mode().Perm()), out.Close()); err != nil {
-		return err
+	size = info.Size()
+	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil {
+		size, err = io.Copy(out, in)
 	}
-	return to.Chtimes(x.path, info.ModTime(), info.ModTime())
+	if err == nil {
+		err = out.Chmod(info.Mode().Perm())
+	}
+	if err = errors.Join(err, out.Close()); err == nil {
+		err = to.Chtimes(name, time.Time{}, info.ModTime())
+	}
+	if err != nil {
+		return 0, errors.Join(err, to.Remove(name))
+	}
+	return size, nil
 }
 
 // removeIn removes a file or an empty directory of a tree, if there is one.

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -169,32 +166,13 @@ func (c *copier) copy(name string) error {
 	if err := c.mkdir(path.Dir(name)); err != nil {
 		return err
 	}
-	in, err := c.from.Open(name)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := c.to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	size, err := copyFile(c.from, c.to, name, info)
 	if errors.Is(err, fs.ErrExist) {
 		c.n.leave(name, "exists")
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	size := info.Size()
-	// If both trees redirect the directory to one file system, the copy can share the contents.
-	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil {
-		size, err = io.Copy(out, in)
-	}
-	if err == nil {
-		err = out.Chmod(info.Mode().Perm())
-	}
-	if err = errors.Join(err, out.Close()); err == nil {
-		err = c.to.Chtimes(name, time.Time{}, info.ModTime())
-	}
-	if err != nil {
-		return errors.Join(err, c.to.Remove(name))
 	}
 	c.n.Files, c.n.Bytes = c.n.Files+1, c.n.Bytes+size
 	return nil
