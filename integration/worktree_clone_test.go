@@ -277,3 +277,30 @@ func TestWorktreeOfAPartialClone(t *testing.T) {
 		t.Errorf("objects that the clone lacks after all were read: got %s", got)
 	}
 }
+
+// A tree of a clone that cannot be added because the disk is full leaves neither a branch nor a mount.
+func TestWorktreeOfACloneOnAFullDisk(t *testing.T) {
+	w := newWorldOnSmallDisk(t, 24<<20)
+	w.commit(w.repo("app.git", object.SHA1), sample("full"))
+	url := w.serve(gittest.ServerOptions{}).URL("app.git")
+	app, full := filepath.Join(w.root, "app"), filepath.Join(w.root, "full")
+	state := "export ARTIFACTFS_STATE=" + w.state + "; "
+	w.sh(w.root, "git clone -q "+url+" app && cd app && "+state+binary+" worktree add ../first && git -C ../first status -s")
+	free := w.fill()
+	r := w.run(w.state, "sh", "-c", "cd "+app+" && exec "+binary+" worktree add ../full")
+	if r.code == 0 || !strings.Contains(r.stderr, "no space left") {
+		t.Errorf("worktree add on a full disk: %s", r)
+	}
+	if got := w.sh(app, "git for-each-ref --format='%(refname)' refs/heads"); got != "refs/heads/first\nrefs/heads/main" {
+		t.Errorf("branches after it has failed: got %q", got)
+	}
+	if _, err := os.Lstat(full); err == nil {
+		t.Error("the directory stays")
+	}
+	free()
+	w.sh(app, state+binary+" worktree add ../full")
+	if got := w.sh(full, "git symbolic-ref HEAD; git status --porcelain; git rev-parse origin/main"); got !=
+		"refs/heads/full\n"+w.sh(app, "git rev-parse origin/main") {
+		t.Errorf("tree after the disk has space again: got %q", got)
+	}
+}
