@@ -207,6 +207,10 @@ done; wait; cat ../log*`)
 		t.Errorf("refusals because of the branch: got %d, want 4:\n%s", n, out)
 	}
 
+	// A tree that was made in a tree pushes its branch to the clone.
+	w.until("the branch is in the clone", func() bool {
+		return w.sh(app, "git for-each-ref refs/heads/same") != ""
+	})
 	before := w.sh(app, "git for-each-ref refs/heads; git config --local --list")
 	w.sh(w.root, "mkdir full && echo x >full/f")
 	for _, args := range []string{"-b new ../full", "-b tracks ../full origin/main", "-B old ../full first", "../full newer"} {

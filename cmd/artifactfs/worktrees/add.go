@@ -135,7 +135,11 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	plan, err := x.plan(ctx, m.Dir, func(branch string) (string, error) {
 		used, err := usedBy(ctx, a, m, all, branch)
 		if used == "" && err == nil && isTree {
-			return of.usedBy(ctx, a, branch)
+			members, err := of.members(ctx, a, false)
+			if err != nil {
+				return "", err
+			}
+			return of.usedBy(ctx, members, branch)
 		}
 		return used, err
 	})

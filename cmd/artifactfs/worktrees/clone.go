@@ -83,10 +83,10 @@ func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Cont
 	if !p.creates {
 		return func(context.Context) error { return nil }, nil
 	}
-	ref := "refs/heads/" + p.branch
-	before, there := resolve(ctx, c.dir, ref)
+	ref, before, there := "refs/heads/"+p.branch, "", false
 	create := []string{"branch", "-q", "--no-track"}
-	if p.resets {
+	if p.resets { // otherwise git branch fails if the branch is there
+		before, there = resolve(ctx, c.dir, ref)
 		create = append(create, "--force")
 	}
 	if _, err := git(ctx, c.dir, append(create, "--", p.branch, p.commit)...); err != nil {
@@ -112,8 +112,8 @@ func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Cont
 }
 
 // usedBy returns the directory of the tree of the clone, the clone itself included, that has checked out a branch; ""
-// if there is none.
-func (c clone) usedBy(ctx context.Context, a *cli.App, branch string) (string, error) {
+// if there is none. members are the members of the clone.
+func (c clone) usedBy(ctx context.Context, members []member, branch string) (string, error) {
 	text, err := git(ctx, c.dir, "worktree", "list", "--porcelain", "-z")
 	if err != nil {
 		return "", err
@@ -123,13 +123,12 @@ func (c clone) usedBy(ctx context.Context, a *cli.App, branch string) (string, e
 			return t.Path, nil
 		}
 	}
-	members, err := c.members(ctx, a, false)
 	for _, m := range members {
 		if m.mount != nil && m.mount.Head == branch {
 			return m.Dir, nil
 		}
 	}
-	return "", err
+	return "", nil
 }
 
 // members returns the sessions whose remote is the clone, by their directories. If counted is set, their mounts have
@@ -139,7 +138,11 @@ func (c clone) members(ctx context.Context, a *cli.App, counted bool) ([]member,
 	if err != nil {
 		return nil, err
 	}
-	var members []member
+	return c.among(known, all), nil
+}
+
+// among returns the members of the clone among the sessions and the mounts of this host.
+func (c clone) among(known []control.SessionInfo, all []cli.Served) (members []member) {
 	for i, m := range all {
 		at := slices.IndexFunc(known, func(s control.SessionInfo) bool { return s.Name == m.Session.Name })
 		if m.Remote != c.dir || m.ReadOnly || at < 0 {
@@ -152,7 +155,7 @@ func (c clone) members(ctx context.Context, a *cli.App, counted bool) ([]member,
 		members = append(members, o)
 	}
 	slices.SortFunc(members, func(x, y member) int { return cmp.Compare(x.Dir, y.Dir) })
-	return members, nil
+	return members
 }
 
 // trees returns the trees of the clone: those that git lists, and the mounts.

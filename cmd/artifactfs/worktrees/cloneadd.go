@@ -16,7 +16,6 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -37,12 +36,18 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 		return cli.Failure("add worktree", x.path, err)
 	}
 	defer unlock()
-	x.clean = true // so that the plan names a commit
-	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) { return c.usedBy(ctx, a, branch) })
+	known, all, err := sessionsAndMounts(ctx, a, false)
 	if err != nil {
 		return err
 	}
-	if err := c.check(ctx, a, x, plan); err != nil {
+	x.clean = true // so that the plan names a commit
+	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) {
+		return c.usedBy(ctx, c.among(known, all), branch)
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.check(ctx, x, plan, known, all); err != nil {
 		return err
 	}
 	var changed changes
@@ -104,12 +109,9 @@ func (x addition) refuse(hint, format string, args ...any) error {
 		Cause: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses.
-func (c clone) check(ctx context.Context, a *cli.App, x addition, p plan) error {
-	known, all, err := sessionsAndMounts(ctx, a, false)
-	if err != nil {
-		return err
-	}
+// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses. known and
+// all are the sessions and mounts of this host.
+func (c clone) check(ctx context.Context, x addition, p plan, known []control.SessionInfo, all []cli.Served) error {
 	if s, ok := cli.FindUnmounted(all, x.path); ok {
 		return x.refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
 			"session %s, which is not mounted, belongs to this path", s.Session.Name)
@@ -117,6 +119,9 @@ func (c clone) check(ctx context.Context, a *cli.App, x addition, p plan) error 
 	if slices.ContainsFunc(known, func(s control.SessionInfo) bool { return x.session != "" && s.Name == x.session }) {
 		return x.refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
 			x.session)
+	}
+	if !p.resets { // if the branch is created, it is not in the clone
+		return nil
 	}
 	return c.checkBranch(ctx, x, p, c.dir)
 }
@@ -168,20 +173,11 @@ func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan) (contr
 // user of a tree runs git in the clone anyway.
 const lazyFetching = "GIT_NO_LAZY_FETCH"
 
-// isPartial reports whether the clone is a partial clone.
-func (c clone) isPartial(ctx context.Context) (bool, error) {
-	_, err := git(ctx, c.dir, "config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`)
-	if gitcmd.Exited(err, 1) { // no such setting
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // prepare completes the request for a tree: its branches appear in the clone, and its git directory gets the settings
 // and the remote-tracking branches of the clone. It also adds to the environment of this process, which the request
 // contains, the settings by which the mount names its remote and converts contents.
 func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
-	own, err := c.settings(ctx)
+	own, partial, err := c.settings(ctx)
 	if err != nil {
 		return err
 	}
@@ -194,9 +190,7 @@ func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
 		r.NewGit.Refspecs = []string{"+refs/remotes/*:refs/remotes/*", "^refs/remotes/" + cloneRemote + "/*"}
 	}
 	// A partial clone fetches what it lacks when a tree needs it, as it does for git worktree.
-	if lacks, err := c.isPartial(ctx); err != nil {
-		return err
-	} else if lacks {
+	if partial {
 		if err := os.Setenv(lazyFetching, "0"); err != nil {
 			return err
 		}
@@ -234,19 +228,20 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 }
 
 // settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
-// the repository is stored, and its relation to other directories. The hooks are those of the clone, too.
-func (c clone) settings(ctx context.Context) ([]control.GitSetting, error) {
+// the repository is stored, and its relation to other directories. The hooks are those of the clone, too. partial is
+// whether it is a partial clone.
+func (c clone) settings(ctx context.Context) (all []control.GitSetting, partial bool, err error) {
 	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var all []control.GitSetting
 	for entry := range strings.SplitSeq(text, "\x00") {
 		name, value, ok := strings.Cut(entry, "\n")
 		if !ok {
 			value = "true" // a setting without a value
 		}
 		section, rest, _ := strings.Cut(name, ".")
+		partial = partial || name == "extensions.partialclone" || section == "remote" && strings.HasSuffix(rest, ".promisor")
 		if name == "" || slices.Contains(notInTrees, section) || slices.Contains(notInTrees, name) {
 			continue
 		}
@@ -260,7 +255,7 @@ func (c clone) settings(ctx context.Context) ([]control.GitSetting, error) {
 	if info, err := os.Stat(c.hooks); err == nil && info.IsDir() {
 		all = append(all, control.GitSetting{Name: "core.hookspath", Value: c.hooks})
 	}
-	return all, nil
+	return all, partial, nil
 }
 
 // remoteSetting returns the value that a setting of a remote has in a tree, or false if a tree does not get the
