@@ -2,8 +2,8 @@
 // protocol version 2). git starts it for every command that looks at the working tree, so it does nothing but ask the
 // daemon, and is small: it starts several milliseconds sooner than artifactfs, which can do the same.
 //
-// It is started through a link in the git directory, which so tells whom to ask. Without an answer it fails, and git
-// looks itself.
+// It is started through a link beside the git directory, whose path names the git directory. Without an answer it
+// fails, and git looks itself.
 package main
 
 import (

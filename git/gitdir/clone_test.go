@@ -121,8 +121,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 	}
 	for name := range b {
 		switch name {
-		case "packed-refs", monitorConfig, loginsConfig, query.HookName, query.CarefulName, "logs/refs/heads/",
-			"logs/refs/heads/main":
+		case "packed-refs", monitorConfig, loginsConfig, "logs/refs/heads/", "logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
 				t.Errorf("the clone does not have %s", name)
@@ -225,14 +224,26 @@ func TestMonitorSettings(t *testing.T) {
 		if _, err := Create(path, o); err != nil {
 			t.Fatal(err)
 		}
+		// An earlier version has put the link into the directory.
+		if err := os.Symlink("/bin/monitor", filepath.Join(path, query.CarefulName)); err != nil {
+			t.Fatal(err)
+		}
 		if _, _, err := Open(path, o); err != nil { // Open writes the settings again
+			t.Fatal(err)
+		}
+		if err := filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type() == fs.ModeSymlink {
+				t.Errorf("symbolic link in the git directory: %s", name)
+			}
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		want := c.want
 		if want == "link" {
-			link := filepath.Join(path, query.HookName)
+			link := query.Beside(path, query.HookName)
 			if c.git.Minor < 43 {
-				link = filepath.Join(path, query.CarefulName)
+				link = query.Beside(path, query.CarefulName)
 			}
 			if to, err := os.Readlink(link); err != nil || to != c.hook {
 				t.Errorf("target of the hook: got %q, %v", to, err)

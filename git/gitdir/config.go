@@ -77,21 +77,25 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 func (o Options) setMonitor(path string) error {
 	c := config.New()
 	for _, name := range []string{query.HookName, query.CarefulName} {
-		if err := os.Remove(filepath.Join(path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		// Earlier versions have put the link into the git directory.
+		for _, old := range []string{query.Beside(path, name), filepath.Join(path, name)} {
+			if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 		}
 	}
-	hook, target, run := o.hook(path, o.hookName())
 	command := ""
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// The hook is a symbolic link for two reasons. Its path has no special characters, so git starts it without a shell.
-		// And the link is in the git directory, so the hook finds the socket of the monitor beside the link.
-		if err := os.Symlink(target, hook); err != nil {
-			return err
+		// The hook is a symbolic link because its path has no special characters, so git starts it without a shell, and
+		// because the path names the git directory, in which the hook finds the socket of the monitor.
+		var link string
+		if command, link = o.hook(path); link != "" {
+			if err := os.Symlink(o.Monitor, link); err != nil {
+				return err
+			}
 		}
-		command = run
 	}
 	if command != "" {
 		c.SetOption("core", "", "fsmonitor", command).SetOption("core", "", "fsmonitorHookVersion", "2").

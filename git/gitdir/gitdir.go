@@ -23,8 +23,8 @@
 //     config includes this file on the condition that this is the git directory.
 //   - artifactfs-control: socket on which processes inside the mount can use the session's API (package control).
 //   - artifactfs-logins: settings that make git request logins from the daemon. config includes this file.
-//   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
-//   - fsmonitor--daemon.ipc and its lock: the socket of the file system monitor for later versions of git.
+//   - fsmonitor--daemon.ipc and its lock: the socket of the file system monitor. git before 2.55 asks through a hook,
+//     which is a link beside the git directory (query.Beside).
 //
 // The files that git puts into every repository are created by git init: description, hooks, info/exclude, and the
 // user's template.

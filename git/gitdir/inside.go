@@ -28,11 +28,13 @@ const namedObjects = Hidden + "/objects"
 // be visible at several paths, for example in containers. Files and directories from outside are made visible by bind
 // mounts on the paths below. The code that mounts the git directory creates them.
 const (
-	insideDir     = "artifactfs"           // directory in the git directory
+	insideDir     = query.InsideDir        // directory in the git directory
 	InsideObjects = insideDir + "/objects" // mount point for the store's objects directory
 	InsideSession = insideDir + "/session" // mount point for the session's objects directory
 	InsideHelper  = insideDir + "/helper"  // mount point (a file) for the artifactfs command
-	InsideMonitor = insideDir + "/monitor" // mount point (a file) for Options.Monitor
+	// InsideMonitor is a mount point (a file) for Options.Monitor. The version of git in a container may be another one
+	// than that of this host, so the hook has the name that is right for all versions.
+	InsideMonitor = insideDir + "/" + query.CarefulName
 )
 
 // insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of
@@ -179,18 +181,17 @@ func PrepareInside(path string) error {
 	return err
 }
 
-// hook returns the path of the symbolic link that is the monitor's hook, the target of this link, and the command for
-// core.fsmonitor. git runs the command in the root of the working tree.
-func (o Options) hook(path, name string) (at, target, command string) {
-	at = filepath.Join(path, name)
+// hook returns the value of core.fsmonitor, the path at which git starts the hook. git runs it in the root of the
+// working tree. The link is the path of a symbolic link to Options.Monitor that has to be there, or "".
+func (o Options) hook(path string) (command, link string) {
 	if o.Inside {
-		return at, InsideMonitor, ".git/" + name
+		return ".git/" + InsideMonitor, ""
 	}
-	command = at
-	if strings.ContainsAny(at, "|&;<>()$`\\\"' \t\n*?[#~=%") {
-		command = shellQuote(at)
+	link = query.Beside(path, o.hookName())
+	if strings.ContainsAny(link, "|&;<>()$`\\\"' \t\n*?[#~=%") {
+		return shellQuote(link), link
 	}
-	return at, o.Monitor, command
+	return link, link
 }
 
 // isPlace reports whether setPlaces writes this line of the configuration file.

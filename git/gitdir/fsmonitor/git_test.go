@@ -99,11 +99,14 @@ func newMonitored(t *testing.T, socket bool, files map[string]gittest.File) *mon
 	if _, err := gittest.Git(context.Background(), dir, "clone", "--quiet", repo.Path, "work"); err != nil {
 		t.Fatal(err)
 	}
-	hook := filepath.Join(m.dir, ".git", query.HookName)
+	hook := filepath.Join(m.dir, ".git", query.InsideDir, query.HookName)
 	if major, minor := version(t); major == 2 && minor < 43 {
-		hook = filepath.Join(m.dir, ".git", query.CarefulName)
+		hook = filepath.Join(m.dir, ".git", query.InsideDir, query.CarefulName)
 	}
 	program, err := os.Executable()
+	if err == nil {
+		err = os.Mkdir(filepath.Dir(hook), 0o777)
+	}
 	if err == nil {
 		err = os.Symlink(program, hook)
 	}

@@ -211,6 +211,12 @@ func TestHookArguments(t *testing.T) {
 		out  string
 	}{
 		{[]string{dir + "/" + query.HookName, "2", "t:1"}, 0, "for t:1\x00"},
+		{[]string{dir + "/" + query.CarefulName, "2", "t:1"}, 0, "for t:1\x00"},
+		{[]string{query.Beside(dir, query.HookName), "2", "t:1"}, 0, "for t:1\x00"},
+		{[]string{query.Beside(dir+"/", query.CarefulName), "2", "t:1"}, 0, "for t:1\x00"},
+		{[]string{dir + "/artifactfs/" + query.CarefulName, "2", "t:1"}, 0, "for t:1\x00"},
+		{[]string{dir + "/other/" + query.HookName, "2", "t:1"}, 1, ""},
+		{[]string{dir + "/" + query.HookName + "-x", "2", "t:1"}, 1, ""},
 		{[]string{dir + "/" + query.HookName, "1", "123"}, 2, ""},
 		{[]string{dir + "/" + query.HookName}, 2, ""},
 		{[]string{"/nonexistent/" + query.HookName, "2", "t:1"}, 1, ""},
@@ -218,6 +224,16 @@ func TestHookArguments(t *testing.T) {
 		var out bytes.Buffer
 		if code := query.Hook(c.args, &out); code != c.code || out.String() != c.out {
 			t.Errorf("hook with the arguments %q: got exit status %d and output %q", c.args, code, out.String())
+		}
+	}
+	for name, want := range map[string]bool{
+		"artifactfs": false, "/usr/bin/artifactfs": false, "artifactfs-csi": false, "artifactfs-fsmonitor": true,
+		"./artifactfs-fsmonitor-careful": true, "/m/1/git-artifactfs-fsmonitor": true,
+		".git/artifactfs/artifactfs-fsmonitor-careful": true, "/artifactfs-fsmonitor/artifactfs": false,
+		"xartifactfs-fsmonitor": false, "": false,
+	} {
+		if got := query.IsHook(name); got != want {
+			t.Errorf("IsHook(%q): got %v", name, got)
 		}
 	}
 }

@@ -20,20 +20,45 @@ const (
 	CarefulName = HookName + "-careful"
 )
 
+// InsideDir is the name of the directory in a git directory that has the hook in it.
+const InsideDir = "artifactfs"
+
+// Beside returns the path of the hook called name for the git directory at gitDir, which is a symbolic link beside the
+// git directory. Some programs refuse a git directory with symbolic links in it.
+func Beside(gitDir, name string) string { return filepath.Clean(gitDir) + "-" + name }
+
+// monitored returns the git directory whose monitor the hook asks, from the path under which git has started the hook.
+// It also reports whether the hook has the name CarefulName. The directory is "" if the path is not that of a hook.
+func monitored(hook string) (gitDir string, careful bool) {
+	dir, name := filepath.Split(hook)
+	name, careful = strings.CutSuffix(name, strings.TrimPrefix(CarefulName, HookName))
+	base, beside := strings.CutSuffix(name, "-"+HookName)
+	switch {
+	case beside:
+		return dir + base, careful
+	case name != HookName:
+		return "", false
+	case filepath.Base(dir) == InsideDir:
+		return filepath.Dir(filepath.Clean(dir)), careful
+	}
+	return dir, careful // earlier versions of artifactfs have put the link into the git directory
+}
+
 // IsHook reports whether a program that was started under this name must run as the hook.
 func IsHook(name string) bool {
-	name = filepath.Base(name)
-	return name == HookName || name == CarefulName
+	dir, _ := monitored("/" + name)
+	return dir != ""
 }
 
 // Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args has three
-// elements: the path of the hook in the git directory, the version of the protocol, which must be 2, and a token.
+// elements: the path of the hook, which names the git directory; the version of the protocol, which must be 2, and a
+// token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2
 	}
-	dir, name := filepath.Split(args[0])
-	if name == CarefulName && misread(gitCommand(os.Getppid())) {
+	dir, careful := monitored(args[0])
+	if careful && misread(gitCommand(os.Getppid())) {
 		return 1
 	}
 	if Changes(dir, args[2], stdout) != nil {
