@@ -36,6 +36,7 @@ type sessionsOf struct {
 	diffs       map[string][]control.PathChange // replies of SessionDiff without patch and stat, by "A B"
 	undelete    error                           // error of SessionUndelete
 	refused     string                          // SessionRecord fails if its first line contains this text
+	forked      func(dir string)                // mounts a fork at a directory; may be nil
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -151,6 +152,9 @@ func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest,
 func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest,
 	_ func(control.Progress)) (control.MountReply, error) {
 	s.ask(r)
+	if s.forked != nil {
+		s.forked(r.Mount.Dir)
+	}
 	return control.MountReply{Dir: r.Mount.Dir, Remote: r.Mount.Remote, Session: "copy", Ref: "main", Files: 3}, nil
 }
 

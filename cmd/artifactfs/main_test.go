@@ -121,6 +121,7 @@ type fakeDaemon struct {
 	trace    func(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error
 	busy     string                          // a directory whose unmount fails
 	kept     map[string]control.UnmountReply // replies of unmount by directory
+	refuse   func(control.UnmountRequest) error
 
 	mu       sync.Mutex
 	mounts   []control.MountStatus
@@ -176,6 +177,11 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 	if r.Dir == f.busy { // as if the kernel reported that the mount is busy
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy",
 			Hint: "fuser"}
+	}
+	if f.refuse != nil {
+		if err := f.refuse(r); err != nil {
+			return control.UnmountReply{}, err
+		}
 	}
 	for i, m := range f.mounts {
 		if m.Dir == r.Dir {

@@ -54,6 +54,9 @@ const Timeout = 10 * time.Second
 // exceeds the configured timeout, so the hook must end earlier.
 const grace = 5 * time.Second
 
+// TreeTimeout is the maximum time that a hook takes to make or to remove a working tree.
+const TreeTimeout = 2 * time.Minute
+
 // Latest returns the time after which the hook of an event must have ended even if it is blocked. It is shorter than
 // the timeout in the agent's configuration.
 func (e Event) Latest() time.Duration {
@@ -92,6 +95,7 @@ var configurations = map[Agent]configuration{
 			{name: "PostToolUse", tool: true},
 			{name: "PostToolUseFailure", tool: true}, {name: "Stop"}, {name: "SessionEnd"},
 			{name: "SubagentStart"}, {name: "SubagentStop"}, {name: "PreCompact"},
+			{name: "WorktreeCreate", timeout: TreeTimeout + grace}, {name: "WorktreeRemove", timeout: TreeTimeout + grace},
 		},
 		unit:  time.Second,
 		empty: emptySettings,

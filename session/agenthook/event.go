@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
@@ -33,6 +34,11 @@ const (
 	SubStart  Kind = "subagent_start"
 	SubPrompt Kind = "subagent_prompt"
 	SubEnd    Kind = "subagent_end"
+
+	// These events are no part of the conversation, and are not recorded: the agent wants the hook to make a working tree,
+	// or to remove one.
+	MakeTree   Kind = "worktree_create"
+	RemoveTree Kind = "worktree_remove"
 )
 
 // kinds maps the names that the agents give to events to the kinds of events. No two agents use the same name for
@@ -48,6 +54,8 @@ var kinds = map[string]Kind{
 	"SubagentStart":       SubStart,
 	"SubagentStop":        SubEnd,
 	"PreCompact":          Compact,
+	"WorktreeCreate":      MakeTree,
+	"WorktreeRemove":      RemoveTree,
 	"sessionStart":        SessionStart,
 	"beforeSubmitPrompt":  Prompt,
 	"preToolUse":          ToolCall,
@@ -89,8 +97,17 @@ type Event struct {
 	File    string          // file in which the agent stores the conversation; "" if unknown
 	Kept    int             // number of texts that were recorded before the record of a compaction
 	Left    int             // number of older texts that were not recorded
+	Tree    Tree            // working tree that the hook has to make or to remove
 	// Checkpoint is the checkpoint that was made for the event before its record; "" if none was made.
 	Checkpoint string
+}
+
+// Tree is the working tree of an event of the kind MakeTree or RemoveTree.
+type Tree struct {
+	Name string // name that the agent has given to a new tree
+	Path string // directory of the tree; "" for a new tree if the hook has to choose it
+	From string // directory in the tree from which a new tree is made
+	Base string // commit of a new tree; "" if the agent names none
 }
 
 // MaxEvent is the maximum size of an event in bytes. Parse refuses larger events.
@@ -118,6 +135,16 @@ type wire struct {
 	Trigger      string          `json:"trigger"`
 	File         string          `json:"transcript_path"`
 	SubType      string          `json:"agent_type"` // also sent for the agent itself, if it was started with a type
+}
+
+// treeWire contains the members of events about working trees. The versions of claude send different ones of them.
+type treeWire struct {
+	Name         string `json:"name"`
+	WorktreeName string `json:"worktree_name"`
+	Path         string `json:"worktree_path"`
+	BasePath     string `json:"base_path"`
+	BaseCommit   string `json:"base_commit"`
+	BaseRef      string `json:"base_ref"`
 }
 
 // cursorWire contains the members that only cursor sends. Some of its events have the conversation also as session_id.
@@ -192,6 +219,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 		}
 	}
 	switch e.Kind {
+	case MakeTree, RemoveTree:
+		var t treeWire
+		if err := json.Unmarshal(text, &t); err != nil {
+			return e, fmt.Errorf("read event: %w", err)
+		}
+		e.Tree = Tree{Name: cmp.Or(t.Name, t.WorktreeName), Path: t.Path, From: cmp.Or(t.BasePath, w.Dir),
+			Base: cmp.Or(t.BaseCommit, t.BaseRef)}
 	case Compact:
 		e.Trigger, e.File = limit(w.Trigger, maxConversation), w.File
 	case Prompt, SubPrompt, Notification:
@@ -217,6 +251,14 @@ func Parse(a Agent, text []byte) (Event, error) {
 		}
 	}
 	return e, nil
+}
+
+// Timeout returns the maximum time that a hook takes for the event.
+func (e Event) Timeout() time.Duration {
+	if e.Kind == MakeTree || e.Kind == RemoveTree {
+		return TreeTimeout
+	}
+	return Timeout
 }
 
 // nonNull returns v, or nil if v is missing or null.

@@ -290,3 +290,26 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestParseTrees checks that the members which versions of claude send about working trees are parsed to the same Tree.
+func TestParseTrees(t *testing.T) {
+	for members, want := range map[string]Tree{
+		`"hook_event_name":"WorktreeCreate","name":"fix"`:                              {Name: "fix", From: "DIR"},
+		`"hook_event_name":"WorktreeCreate","worktree_name":"fix","base_commit":"abc"`: {Name: "fix", From: "DIR", Base: "abc"},
+		`"hook_event_name":"WorktreeCreate","worktree_path":"/w/fix","base_path":"/w","base_ref":"main"`: {
+			Path: "/w/fix", From: "/w", Base: "main"},
+		`"hook_event_name":"WorktreeRemove","worktree_path":"/w/fix"`: {Path: "/w/fix", From: "DIR"},
+	} {
+		e, err := Parse(Claude, []byte(`{"session_id":"c-1","cwd":"DIR",`+members+`}`))
+		if err != nil || e.Tree != want || (e.Kind == MakeTree) == (e.Kind == RemoveTree) || e.Timeout() != TreeTimeout {
+			t.Errorf("event %s: got %+v, error %v, want %+v", members, e, err, want)
+		}
+	}
+	e, err := Parse(Claude, []byte(`{"hook_event_name":"Stop","name":1}`))
+	if err != nil || e.Tree != (Tree{}) || e.Timeout() != Timeout {
+		t.Errorf("event of another kind: got %+v, error %v", e, err)
+	}
+	if e, err := Parse(Claude, []byte(`{"hook_event_name":"WorktreeCreate","name":1}`)); err == nil {
+		t.Errorf("event with an invalid name was parsed as %+v", e)
+	}
+}

@@ -32,6 +32,9 @@ the agent gets a note (git log --notes=agent). Text that looks like a secret is 
 An agent waits for a hook for at most ` + agenthook.Timeout.String() + `. A hook that fails prints the reason on stderr, and never stops the
 agent.
 
+The hooks of claude also make and remove the working trees of claude --worktree and of its sub-agents, as artifactfs
+worktree does: beside the mount, or the clone, at DIR, in DIR-worktrees.
+
 agent     configuration, relative to the directory   notes
 claude    .claude/settings.local.json
 codex     .codex/hooks.json                          Codex asks whether the hooks are trusted: /hooks

@@ -28,8 +28,15 @@ func HookCommand(a *cli.App) *cobra.Command {
 		Short:  "Record an event of a coding agent, which is read from stdin",
 		Args:   cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// An exit code other than 0 would make the agent show an error to the user, or stop the tool.
-			if err := sessionHook(cmd.Context(), a, args[0]); err != nil {
+			// An exit code other than 0 would make the agent show an error to the user, or stop the tool. Only a tree that
+			// could not be made, or not be removed, is an error of the agent, too.
+			err := sessionHook(cmd.Context(), a, args[0])
+			var failed treeError
+			switch {
+			case errors.As(err, &failed):
+				cli.PrintError(a.Stderr, control.AsError(failed.error))
+				return cli.ExitCode(control.ExitFailed)
+			case err != nil:
 				fmt.Fprintf(a.Stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
 			}
 			return nil
@@ -40,20 +47,24 @@ func HookCommand(a *cli.App) *cobra.Command {
 // sessionHook reads one event from stdin and records it in the session of the event's directory. It also stores in the
 // git directory that the hook has fired, even if nothing is recorded: because of the kind of the event, or because no
 // mount is there. If another agent works in the same tree, it prints a notice for an agent that begins a conversation.
+// If the event asks for a working tree, or for the removal of one, it does that instead of recording the event.
 func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
-	defer cancel()
 	agent, err := agenthook.ParseAgent(name)
 	if err != nil {
 		return err
 	}
 	event, notice := agenthook.Event{Agent: agent}, ""
 	// The context does not end a system call, for example on a disk that does not answer.
-	late := time.AfterFunc(event.Latest(), func() {
+	kind := agenthook.Other
+	end := func() {
 		fmt.Fprint(a.Stdout, agenthook.Event{Agent: agent}.Answer(""))
+		if kind == agenthook.MakeTree || kind == agenthook.RemoveTree {
+			os.Exit(control.ExitFailed)
+		}
 		os.Exit(0)
-	})
+	}
+	late := time.AfterFunc(event.Latest(), end)
 	defer func() {
 		if late.Stop() {
 			fmt.Fprint(a.Stdout, event.Answer(notice))
@@ -64,11 +75,19 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return fmt.Errorf("read stdin: %w", err)
 	}
 	parsed, err := agenthook.Parse(agent, text)
+	if err != nil && (parsed.Kind == agenthook.MakeTree || parsed.Kind == agenthook.RemoveTree) {
+		return treeError{err}
+	}
 	if err != nil {
 		return err
 	}
 	event = parsed
-	late.Reset(event.Latest() - time.Since(began))
+	if late.Stop() {
+		kind = event.Kind
+		late = time.AfterFunc(event.Latest()-time.Since(began), end)
+	}
+	ctx, cancel := context.WithTimeout(ctx, event.Timeout())
+	defer cancel()
 	event.Dir = cmp.Or(event.Dir, ".")
 	var failed error
 	gitDir, err := gitDirOf(ctx, event.Dir)
@@ -77,8 +96,11 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	} else if err := agenthook.NoteFired(gitDir, event); err != nil {
 		failed = fmt.Errorf("store that the hook has fired: %w", err)
 	}
-	if event.Kind == agenthook.Other {
+	switch event.Kind {
+	case agenthook.Other:
 		return failed
+	case agenthook.MakeTree, agenthook.RemoveTree:
+		return cmp.Or(changeTree(ctx, a, event), failed)
 	}
 	notice, err = recordInMount(ctx, a, gitDir, event)
 	return errors.Join(failed, err)

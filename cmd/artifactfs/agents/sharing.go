@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/worktrees"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
@@ -65,11 +66,7 @@ func sharingNotice(all []cli.Served, m cli.Served, a agenthook.Agent, others []a
 // freeSibling returns a path that does not exist, next to the mount at dir. If the mount is inside of another mount,
 // where nothing can be mounted, the path is next to the outermost one. The result is "" if all names are in use.
 func freeSibling(all []cli.Served, dir string) string {
-	for _, m := range all {
-		if m.Mounted() && strings.HasPrefix(dir, m.Dir+"/") {
-			dir = m.Dir
-		}
-	}
+	dir = worktrees.Outermost(all, dir)
 	for n := 2; n < 100; n++ {
 		path := fmt.Sprintf("%s-%d", dir, n)
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {

@@ -67,7 +67,8 @@ a mount.`,
 				return err
 			}
 			x.path, x.commit = args[0], cli.First(args[1:])
-			return x.run(cmd.Context(), a)
+			_, err = x.run(cmd.Context(), a)
+			return err
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -96,10 +97,10 @@ type added struct {
 	Changes  int       `json:"changes,omitempty"`  // number of the uncommitted paths that were copied from a clone
 }
 
-// run makes the tree and prints the result.
-func (x addition) run(ctx context.Context, a *cli.App) error {
+// run makes the tree and prints the result. It returns the directory of the tree.
+func (x addition) run(ctx context.Context, a *cli.App) (dir string, err error) {
 	if x.changes && (x.clean || x.commit != "") {
-		return &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
+		return "", &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
 			Cause: "--changes excludes --clean and COMMIT"}
 	}
 	w, err := sessions.SessionOf(ctx, a, "add worktree", x.of)
@@ -109,18 +110,18 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		}
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	m, err := w.Mounted("add worktree")
 	if err != nil {
-		return err
+		return "", err
 	}
 	start := time.Now()
 	// The mount that was found has only the parts of the status by which mounts are found.
 	all, err := a.Mounts(ctx)
 	i := slices.IndexFunc(all, func(o cli.Served) bool { return o.Mounted() && o.Dir == m.Dir })
 	if i < 0 {
-		return cmp.Or(err, error(cli.NotMounted("add worktree", m.Dir)))
+		return "", cmp.Or(err, error(cli.NotMounted("add worktree", m.Dir)))
 	}
 	m = all[i]
 	// The fork of a tree of a clone is a tree of the clone, too.
@@ -128,7 +129,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 	if isTree {
 		unlock, err := of.lock(ctx)
 		if err != nil {
-			return cli.Failure("add worktree", x.path, err)
+			return "", cli.Failure("add worktree", x.path, err)
 		}
 		defer unlock()
 	}
@@ -147,7 +148,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		err = of.checkBranch(ctx, x, plan, m.Dir)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	uncommitted := make(chan int64, 1)
 	go func() { uncommitted <- plan.uncommitted(ctx, a, m.Dir) }()
@@ -158,7 +159,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		return of.prepare(ctx, r)
 	})
 	if err != nil {
-		return cli.Failure("add worktree", x.path, err)
+		return "", cli.Failure("add worktree", x.path, err)
 	}
 	// The git directory is still being made. Only what git has to do in the tree waits for it.
 	if err = cli.CheckVisible("add worktree", reply.Dir); err == nil && plan.checkout != nil {
@@ -170,7 +171,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		// The fork has nothing that its parent lacks.
 		_, undo := m.Client.Unmount(context.WithoutCancel(ctx),
 			control.UnmountRequest{Dir: reply.Dir, Discard: true, Trash: true, Timeout: -1})
-		return x.failed(a, err, undo)
+		return "", x.failed(a, err, undo)
 	}
 	out := added{MountReply: reply, Branch: plan.branch}
 	if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
@@ -186,7 +187,7 @@ func (x addition) run(ctx context.Context, a *cli.App) error {
 		return err == nil && !strings.HasSuffix(name, "/")
 	})
 	out.Head = plan.headOf(reply)
-	return out.print(a, <-uncommitted, m.Dir, time.Since(start))
+	return reply.Dir, out.print(a, <-uncommitted, m.Dir, time.Since(start))
 }
 
 // headOf returns HEAD of the new tree, of which r is the reply to the mount request: the short name of a branch, or a
@@ -262,9 +263,8 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 		if known, ok := branches[name]; ok {
 			return known
 		}
-		_, err := git(ctx, dir, "show-ref", "--verify", "--quiet", "refs/heads/"+name)
-		branches[name] = err == nil
-		return err == nil
+		branches[name] = hasBranch(ctx, dir, name)
+		return branches[name]
 	}
 	head := x.head
 	if head == nil && commit == "" {
@@ -348,6 +348,12 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 func resolve(ctx context.Context, dir, name string) (id string, ok bool) {
 	id, err := git(ctx, dir, "rev-parse", "--verify", "--quiet", name+"^{commit}")
 	return id, err == nil
+}
+
+// hasBranch reports whether the repository at dir has a branch.
+func hasBranch(ctx context.Context, dir, branch string) bool {
+	_, err := git(ctx, dir, "show-ref", "--verify", "--quiet", "refs/heads/"+branch)
+	return err == nil
 }
 
 // usedBy returns the directory of the tree of the family of m that has checked out a branch, or "" if there is none.

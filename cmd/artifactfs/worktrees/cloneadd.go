@@ -23,42 +23,42 @@ import (
 // in the trees, too.
 const cloneRemote = "clone"
 
-// add makes a tree of the clone at x.path, and prints the result. Everything that can be refused is refused before
-// anything is mounted.
-func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
+// add makes a tree of the clone at x.path, and prints the result. It returns the directory of the tree. Everything
+// that can be refused is refused before anything is mounted.
+func (c clone) add(ctx context.Context, a *cli.App, x addition) (dir string, err error) {
 	start := time.Now()
 	if c.at == "" && x.changes {
-		return &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
+		return "", &control.Error{Code: control.ExitUsage, Verb: "add worktree", Object: x.path,
 			Cause: "--changes needs a working tree, and the current directory is in none"}
 	}
 	unlock, err := c.lock(ctx)
 	if err != nil {
-		return cli.Failure("add worktree", x.path, err)
+		return "", cli.Failure("add worktree", x.path, err)
 	}
 	defer unlock()
 	known, all, err := sessionsAndMounts(ctx, a, false)
 	if err != nil {
-		return err
+		return "", err
 	}
 	x.clean = true // so that the plan names a commit
 	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) {
 		return c.usedBy(ctx, c.among(known, all), branch)
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := c.check(ctx, x, plan, known, all); err != nil {
-		return err
+		return "", err
 	}
 	var changed changes
 	if x.changes {
 		if changed, err = c.changes(ctx, plan); err != nil {
-			return cli.Failure("add worktree", x.path, err)
+			return "", cli.Failure("add worktree", x.path, err)
 		}
 	}
 	removeBranch, err := c.createBranch(ctx, plan)
 	if err != nil {
-		return cli.Failure("add worktree", x.path, err)
+		return "", cli.Failure("add worktree", x.path, err)
 	}
 	reply, err := c.addTree(ctx, a, x, plan, changed)
 	unlock()
@@ -73,14 +73,14 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) error {
 					Timeout: -1})
 			}
 		}
-		return x.failed(a, err, errors.Join(undo, removeBranch(last)))
+		return "", x.failed(a, err, errors.Join(undo, removeBranch(last)))
 	}
 	made := added{MountReply: reply, Branch: plan.branch, Changes: len(changed.paths)}
 	made.Head = plan.headOf(reply)
 	if c.at != "" {
 		made.Included = c.extras(ctx, a, reply.Dir)
 	}
-	return made.printOfClone(a, c, changed, time.Since(start))
+	return reply.Dir, made.printOfClone(a, c, changed, time.Since(start))
 }
 
 // addTree mounts the tree and completes it. If it fails after the tree was mounted, the reply has its directory.

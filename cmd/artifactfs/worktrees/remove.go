@@ -71,17 +71,12 @@ func remove(ctx context.Context, a *cli.App, path string, force bool) error {
 		}
 		return removeLinked(ctx, a, path, m, force)
 	}
-	members, err := family(ctx, a, m.Session.Name, false)
+	members, err := membersOf(ctx, a, m, path)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(members, func(o member) bool { return o.Name == m.Session.Name })
-	if m.Session.Name == "" || m.ReadOnly || at < 0 || isMain(ctx, members[at], m.MountStatus) {
-		return refusal(path, "run artifactfs unmount "+cli.ShellWord(m.Dir)+" to unmount it", "'%s' is a main working tree",
-			path)
-	}
 	if !force {
-		if err := checkUnused(ctx, path, m, members, parentOf(members[at].SessionInfo)); err != nil {
+		if err := checkUnused(ctx, path, m, members); err != nil {
 			return err
 		}
 	}
@@ -89,6 +84,25 @@ func remove(ctx context.Context, a *cli.App, path string, force bool) error {
 	if err != nil {
 		return cli.Failure("remove worktree", path, err)
 	}
+	return afterRemoval(a, m, reply)
+}
+
+// membersOf returns the family of the tree m, or an error if m is a main working tree, which is not removed.
+func membersOf(ctx context.Context, a *cli.App, m cli.Served, path string) ([]member, error) {
+	members, err := family(ctx, a, m.Session.Name, false)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(members, func(o member) bool { return o.Name == m.Session.Name })
+	if m.Session.Name == "" || m.ReadOnly || at < 0 || isMain(ctx, members[at], m.MountStatus) {
+		return nil, refusal(path, "run artifactfs unmount "+cli.ShellWord(m.Dir)+" to unmount it",
+			"'%s' is a main working tree", path)
+	}
+	return members, nil
+}
+
+// afterRemoval removes the directory of the tree m that was unmounted, and prints the result.
+func afterRemoval(a *cli.App, m cli.Served, reply control.UnmountReply) error {
 	_ = os.Remove(m.Dir) // the daemon removes only directories that it has made; a directory with files stays
 	if reply.NotRemoved != "" {
 		fmt.Fprintf(a.Stderr,
@@ -115,7 +129,7 @@ func isMain(ctx context.Context, o member, m control.MountStatus) bool {
 
 // checkUnused returns an error if the tree has changes, or commits or stashes that are neither on a remote nor in the
 // tree of its parent, or in the clone of which it is a tree.
-func checkUnused(ctx context.Context, path string, m cli.Served, members []member, parent string) error {
+func checkUnused(ctx context.Context, path string, m cli.Served, members []member) error {
 	const hint = "add --force to remove it nevertheless; its session stays in the trash for 7 days"
 	changes, err := git(ctx, m.Dir, "status", "--porcelain", "--ignore-submodules=none")
 	if err != nil {
@@ -144,6 +158,10 @@ func checkUnused(ctx context.Context, path string, m cli.Served, members []membe
 	}
 	if c, ok := cloneOf(ctx, m.MountStatus); ok {
 		exclude(c.dir)
+	}
+	parent := ""
+	if i := slices.IndexFunc(members, func(o member) bool { return o.Name == m.Session.Name }); i >= 0 {
+		parent = parentOf(members[i].SessionInfo)
 	}
 	for _, o := range members {
 		if o.Name != parent || o.mount == nil {
