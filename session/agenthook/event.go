@@ -197,7 +197,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 		Tool: w.Tool, Call: w.Call, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
 	}
 	if w.Sub != "" {
-		e.Sub, e.SubType = limit(w.Sub, maxConversation), limit(w.SubType, maxConversation)
+		e.Sub, e.SubType = limit(w.Sub, maxConversation), cutClean(w.SubType, maxConversation)
 		switch e.Kind {
 		case Prompt:
 			e.Kind = SubPrompt
@@ -227,7 +227,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 		e.Tree = Tree{Name: cmp.Or(t.Name, t.WorktreeName), Path: t.Path, From: cmp.Or(t.BasePath, w.Dir),
 			Base: cmp.Or(t.BaseCommit, t.BaseRef)}
 	case Compact:
-		e.Trigger, e.File = limit(w.Trigger, maxConversation), w.File
+		e.Trigger, e.File = cutClean(w.Trigger, maxConversation), w.File
 	case Prompt, SubPrompt, Notification:
 		e.Text = w.Prompt
 		// Gemini puts what hooks have answered before the prompt.

@@ -313,3 +313,28 @@ func TestParseTrees(t *testing.T) {
 		t.Errorf("event with an invalid name was parsed as %+v", e)
 	}
 }
+
+// Secrets are removed before the type of a sub-agent and the cause of a compaction are cut, so that no part is left.
+func TestLongNamesHaveNoPartsOfSecrets(t *testing.T) {
+	key := "sk-proj-" + strings.Repeat("a1B2c3D4e5F6g7H8i9J0", 2)
+	for n := range 3 * maxConversation {
+		for _, end := range []int{0, 2 * maxConversation, 3 * maxSecret} {
+			long := strings.Repeat("x ", n/2) + strings.Repeat("y", n%2) + " " + key + strings.Repeat(" z", end/2)
+			text, err := json.Marshal(map[string]string{"hook_event_name": "PreCompact", "session_id": "c-1", "agent_id": "s-1",
+				"trigger": long, "agent_type": long})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := Parse(Claude, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, got := range []string{e.Trigger, e.SubType} {
+				// A short text is redacted when it is recorded.
+				if got != long && (len(got) > maxConversation || strings.Contains(got, "a1B2") || strings.Contains(got, "i9J0")) {
+					t.Fatalf("event with a secret after %d bytes, and %d after it: got %q", n, end, got)
+				}
+			}
+		}
+	}
+}
