@@ -20,6 +20,9 @@ var (
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
+// maxKey is the maximum size in bytes of the end of a member's name that is examined.
+const maxKey = 256
+
 // RedactJSON replaces secrets in the strings of a JSON text. It returns the text in compact form, in which everything
 // else is the same, including the order of members, and the number of replaced secrets. It returns ErrNotJSON if the
 // text is not valid JSON.
@@ -81,11 +84,12 @@ func endOfString(in []byte, i int) int {
 
 // redactString returns the value of a JSON string literal, the literal with secrets replaced, and the number of
 // replaced secrets. key is the name of the member whose value is the literal, or "" if the literal is itself the name
-// of a member.
+// of a member. Only the last bytes of key are used, because all values of an array have the same key.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
 	if err := json.Unmarshal(literal, &value); err != nil { // cannot fail, because the whole text was validated before
 		return "", []byte(`""`), 0
 	}
+	key = key[max(0, len(key)-maxKey):]
 	redacted, n := Redact(value)
 	// A value that Redact does not recognize is removed if the name of its member marks it as a secret.
 	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 ||

@@ -22,6 +22,10 @@ type kind struct {
 	// a match counts as a secret only if it looks random.
 	secret int
 	doubt  bool
+	// run is a set of characters: if there is no match at a place that begins with first, there is none at the places that
+	// follow in the same run of these characters. It is nil if this is not so.
+	first string
+	run   func(c byte) bool
 }
 
 // kinds lists all kinds of secrets, in the order in which they are searched. No kind matches the text that replaces a
@@ -57,7 +61,7 @@ var kinds = []kind{
 		secret: 1},
 	{name: "token", hints: []string{"_gitlab_session"}, shape: begin(`_gitlab_session=([A-Za-z0-9]{16,})`), secret: 1},
 	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`),
-		word: true},
+		word: true, first: "eyJ", run: func(c byte) bool { return isWord(c) || c >= 'A' && c <= 'Z' || c == '-' }},
 	{name: "password", hints: []string{"://"}, shape: begin(`://[^\s/:@"'<>\\]*:([^\s/@"'<>\\]+)@`), secret: 1},
 	{name: "token", hints: []string{"://"}, shape: begin(`://([A-Za-z0-9_.~%+-]{16,})@`), secret: 1, doubt: true},
 	{name: "authorization", hints: []string{"authorization"},
@@ -182,22 +186,34 @@ func isWord(c byte) bool {
 func (k kind) redact(text, low string) (string, int64) {
 	var b strings.Builder
 	var n int64
-	last := 0
+	last, noMatch := 0, 0
+	// Matches that are no secrets may overlap. So that the time stays proportional to the size of the text, only a limited
+	// number of bytes is read again. reach is the end of these matches.
+	reach, again := 0, 2*len(text)+64<<10
 	for _, at := range k.places(low) {
 		// A hint inside an earlier match does not begin another secret. For kinds whose field word is set, a hint in the
 		// middle of a word does not begin a secret either.
-		if at < last || k.word && at > 0 && isWord(low[at-1]) {
+		if at < max(last, noMatch) || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
 		m := k.shape().FindStringSubmatchIndex(text[at:])
 		if m == nil {
+			if k.run != nil && strings.HasPrefix(text[at:], k.first) {
+				for noMatch = at; noMatch < len(text) && k.run(text[noMatch]); noMatch++ {
+				}
+			}
 			continue
 		}
 		from, to := k.place(m)
 		from, to = at+from, at+to
 		// A placeholder is not a secret. If k.doubt is set, a value that does not look random is not a secret either.
+		// Only in a text that consists of hints, the limit is exceeded, and the rest of such a match is removed.
 		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
-			continue
+			if at >= reach || again > 0 {
+				again -= max(0, min(reach, to)-at)
+				reach = max(reach, to)
+				continue
+			}
 		}
 		b.WriteString(text[last:from])
 		b.WriteString("[redacted " + k.name + "]")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 )
 
 // letters returns a random-looking text of n bytes that secret scanners of this repository do not report.
@@ -190,5 +191,76 @@ func BenchmarkRedact(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		Redact(text)
+	}
+}
+
+// within fails the test if f, which takes milliseconds if its time is proportional to the size of its input, takes so
+// long that it is not.
+func within(t *testing.T, limit time.Duration, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		t.Fatalf("%s takes longer than %v", what, limit)
+	}
+}
+
+// Texts that consist of the beginnings of secrets take no more than a time that is proportional to their size.
+func TestTimeIsProportional(t *testing.T) {
+	const size = 4 << 20
+	for _, unit := range []string{"sk-", "token=", "secret: ", "password=$", "password='", `pwd="`, "-eyJ", "-eyJaaaaaaaa",
+		".eyJaaaaaaaa", "-sgp_", "pplx-", "api_key=authorization:", "://a:", "bearer ", "-----BEGIN PRIVATE KEY", "/ABSK+"} {
+		text := strings.Repeat(unit, size/len(unit))
+		within(t, time.Minute, "redaction of "+unit, func() { Redact(text) })
+	}
+	half := strings.Repeat("-eyJaaaaaaaa", size/24)
+	within(t, time.Minute, "redaction of two runs", func() { Redact(half + ".eyJ" + half) })
+	name := strings.Repeat("k", size/2)
+	within(t, time.Minute, "redaction of a long name", func() {
+		clean, n, err := RedactJSON([]byte(`{"` + name + `_token":["` + strings.Repeat(`a","`, size/8) + letters(20) + `"]}`))
+		if err != nil || n != 1 || len(clean) > size+1000 {
+			t.Errorf("redact an array with a long name: got %d secrets in %d bytes, error %v", n, len(clean), err)
+		}
+	})
+	for _, k := range kinds {
+		hints := k.hints
+		if hints == nil {
+			hints = prefixes
+		}
+		for _, h := range hints {
+			for _, end := range []string{"-", "=", "=$", ".A1b2"} {
+				within(t, 10*time.Second, "redaction of "+h+end, func() { Redact(strings.Repeat(h+end, 32<<10/len(h+end))) })
+			}
+		}
+	}
+}
+
+// The secrets before and after a text that consists of the beginnings of secrets are removed, and other text is kept.
+func TestSecretsAroundBeginnings(t *testing.T) {
+	for _, unit := range []string{"sk-", "token=", "password=$", "-eyJ", "-sgp_"} {
+		key := "sk-proj-" + letters(40)
+		text := "token: plain " + key + " " + strings.Repeat(unit, 100000) + " " + key + " token: $plain " +
+			"eyJ" + letters(20) + ".eyJ" + letters(30) + "." + letters(43) + " end"
+		got, n := Redact(text)
+		const begin, end = "token: plain [redacted api key] ", " [redacted api key] token: $plain [redacted jwt] end"
+		if !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || n < 3 || strings.Contains(got, key) {
+			t.Errorf("text of %q: got %d secrets, %.100s ... %s", unit, n, got, got[max(0, len(got)-100):])
+		}
+	}
+	text := "EYJ-eyJ" + letters(20) + ".eyJ" + letters(30) + "." + letters(43)
+	if got, _ := Redact(text); got != "EYJ-[redacted jwt]" {
+		t.Errorf("token behind its beginning in upper case: got %s", got)
+	}
+	if got, _ := Redact("-eyJ" + letters(20) + "-" + text[4:]); got != "-[redacted jwt]" {
+		t.Errorf("token behind its beginning: got %s", got)
+	}
+	short := strings.Repeat("token=", 20)
+	if got, n := Redact(short); got != short || n != 0 {
+		t.Errorf("short text without secrets: got %s", got)
 	}
 }
