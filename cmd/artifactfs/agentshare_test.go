@@ -111,8 +111,7 @@ func TestAgentsShareATree(t *testing.T) {
 	}
 	want := "Another coding agent works in this directory tree, " + w.dir + " (claude, last seen just now). " +
 		"Its changes and yours mix. This command makes a tree of its own, with the present files, in which you can work " +
-		"instead: " + binary + " session fork -C " + w.dir + " " + w.dir + "-3 && " + binary +
-		" agent install codex --dir " + w.dir + "-3"
+		"instead: " + binary + " worktree add -C " + w.dir + " " + w.dir + "-3"
 	if got := answer.HookSpecificOutput; got.AdditionalContext != want || got.HookEventName != "SessionStart" ||
 		answer.SystemMessage != want {
 		t.Errorf("answer to codex: got %+v, want %q", answer, want)

@@ -131,7 +131,7 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 		}
 		others, joined := agenthook.Join(gitDir, event, now)
 		if err = errors.Join(failed, joined); len(others) > 0 {
-			notice = sharingNotice(all, m, event.Agent, others, now)
+			notice = sharingNotice(all, m, others, now)
 		}
 	}
 	return notice, errors.Join(err, recordEvent(ctx, m, gitDir, event))

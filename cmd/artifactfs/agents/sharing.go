@@ -43,10 +43,9 @@ func Sharing(states []AgentState, now time.Time) string {
 }
 
 // sharingNotice returns the notice for an agent that begins a conversation in the mount m, where the others work. The
-// notice has a command that forks the session, except in a container, whose programs cannot mount. The parameter all
-// lists the mounts of this host.
-func sharingNotice(all []cli.Served, m cli.Served, a agenthook.Agent, others []agenthook.Conversation,
-	now time.Time) string {
+// notice has a command that makes a working tree, with the hooks of the agents, except in a container, whose programs
+// cannot mount. The parameter all lists the mounts of this host.
+func sharingNotice(all []cli.Served, m cli.Served, others []agenthook.Conversation, now time.Time) string {
 	who, whose := "Another coding agent works", "Its"
 	if len(others) > 1 {
 		who, whose = "Other coding agents work", "Their"
@@ -59,8 +58,7 @@ func sharingNotice(all []cli.Served, m cli.Served, a agenthook.Agent, others []a
 		return text
 	}
 	return text + fmt.Sprintf(" This command makes a tree of its own, with the present files, in which you can work instead:"+
-		" %[1]s session fork -C %[2]s %[3]s && %[1]s agent install %[4]s --dir %[3]s",
-		program, cli.ShellWord(m.Dir), cli.ShellWord(dir), a)
+		" %s worktree add -C %s %s", program, cli.ShellWord(m.Dir), cli.ShellWord(dir))
 }
 
 // freeSibling returns a path that does not exist, next to the mount at dir. If the mount is inside of another mount,
