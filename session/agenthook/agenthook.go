@@ -76,6 +76,8 @@ type configuration struct {
 	named  bool          // whether each entry of the file has a member "name"
 	flat   bool          // whether an entry is a hook itself, instead of a group of hooks with a "matcher"
 	empty  string        // text of a file without hooks
+	// comments states that the agent accepts comments in the file, and commas behind last members.
+	comments bool
 }
 
 // configured is an event for which a hook is added.
@@ -141,6 +143,8 @@ var configurations = map[Agent]configuration{
 		unit:  time.Millisecond,
 		named: true,
 		empty: emptySettings,
+
+		comments: true,
 	},
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -24,9 +25,10 @@ var plugin string
 
 // Change describes the change that Install or Uninstall has made to a configuration file.
 type Change struct {
-	Path    string // path of the configuration file
+	Path    string // path of the configuration file; if there are several, of the first one
 	Changed bool
 	Tracked bool // whether git tracks the file, so that git status shows the change
+	Kept    bool // whether an entry of the user with the same name was kept, and nothing was added
 }
 
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
@@ -37,7 +39,26 @@ const maxSettings = 4 << 20
 // Install creates the file, it adds the file to the repository's info/exclude, because the configuration is meant only
 // for this machine.
 func Install(dir string, a Agent, program string) (Change, error) {
-	c := configurations[a]
+	return InstallPart(dir, a, Hooks, program)
+}
+
+// InstallPart is Install for another part of the configuration, which may have several files.
+func InstallPart(dir string, a Agent, p Part, program string) (change Change, err error) {
+	for i, c := range a.pieces(p) {
+		one, err := c.install(dir, program)
+		if i == 0 {
+			change = one
+		}
+		change.Changed, change.Tracked = change.Changed || one.Changed, change.Tracked || one.Tracked && one.Changed
+		if err != nil || one.Kept {
+			return change, err
+		}
+	}
+	return change, nil
+}
+
+// install adds the piece to its file in the directory dir.
+func (c piece) install(dir, program string) (Change, error) {
 	path := filepath.Join(dir, c.path)
 	change := Change{Path: path}
 	before, err := readSettings(path)
@@ -45,8 +66,16 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if err != nil && !missing {
 		return change, fmt.Errorf("read settings: %w", err)
 	}
-	// render first removes the hooks of an earlier Install, so a second Install with the same program changes nothing.
-	after, err := c.render(a, before, program+commandSuffix(a))
+	start := before
+	if len(bytes.TrimSpace(before)) == 0 && c.empty != "" {
+		start = []byte(c.empty)
+	}
+	// put first removes what an earlier Install has added, so a second Install with the same program changes nothing.
+	after, err := c.put(start, program)
+	if errors.Is(err, errKept) {
+		change.Kept = true
+		return change, nil
+	}
 	if err != nil {
 		return change, fmt.Errorf("edit settings %s: %w", path, err)
 	}
@@ -66,28 +95,29 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	return change, writeSettings(path, after)
 }
 
-// render returns the contents of the configuration file with hooks that run command. The parameter before contains the
-// current contents of the file.
-func (c configuration) render(a Agent, before []byte, command string) ([]byte, error) {
-	if a == OpenCode {
-		if len(before) > 0 && !bytes.HasPrefix(before, []byte(pluginMark)) {
-			return nil, errors.New("file exists and is not the plugin of artifactfs")
-		}
-		return []byte(strings.Replace(plugin, "COMMAND", quote(command), 1)), nil
-	}
-	if len(bytes.TrimSpace(before)) == 0 {
-		before = []byte(c.empty)
-	}
-	return c.install(before, a, command)
-}
-
 // pluginMark is the beginning of the plugin. It distinguishes the plugin from another file of the same name.
 const pluginMark = "// artifactfs session hooks"
 
 // Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the configuration file if
 // it contains nothing else, and directories that are empty afterwards.
-func Uninstall(dir string, a Agent) (Change, error) {
-	c := configurations[a]
+func Uninstall(dir string, a Agent) (Change, error) { return UninstallPart(dir, a, Hooks) }
+
+// UninstallPart is Uninstall for another part of the configuration.
+func UninstallPart(dir string, a Agent, p Part) (change Change, err error) {
+	for _, c := range slices.Backward(a.pieces(p)) {
+		if c.path == sharedTools && sharesTools(dir, a) {
+			change.Path = filepath.Join(dir, c.path)
+			continue
+		}
+		one, failed := c.uninstall(dir)
+		one.Changed = one.Changed || change.Changed
+		change, err = one, errors.Join(err, failed)
+	}
+	return change, err
+}
+
+// uninstall removes the piece from its file in the directory dir.
+func (c piece) uninstall(dir string) (Change, error) {
 	path := filepath.Join(dir, c.path)
 	change := Change{Path: path, Tracked: tracked(dir, c.path)}
 	before, err := readSettings(path)
@@ -97,20 +127,12 @@ func Uninstall(dir string, a Agent) (Change, error) {
 	if err != nil {
 		return change, fmt.Errorf("read settings: %w", err)
 	}
-	var after []byte
-	if a == OpenCode {
-		if !bytes.HasPrefix(before, []byte(pluginMark)) {
-			return change, nil
-		}
-	} else {
-		rest, n, err := uninstall(before, a)
-		if err != nil {
-			return change, fmt.Errorf("edit settings %s: %w", path, err)
-		}
-		if n == 0 {
-			return change, nil
-		}
-		after = rest
+	after, n, err := c.cut(before)
+	if err != nil {
+		return change, fmt.Errorf("edit settings %s: %w", path, err)
+	}
+	if n == 0 {
+		return change, nil
 	}
 	change.Changed = true
 	if len(after) > 0 && string(after) != c.empty {
@@ -125,6 +147,51 @@ func Uninstall(dir string, a Agent) (Change, error) {
 		}
 	}
 	return change, include(dir, c.path)
+}
+
+// sharesTools reports whether another agent uses the entry of the tools in the file sharedTools, too.
+func sharesTools(dir string, a Agent) bool {
+	for other, pieces := range tools {
+		if other == a || pieces[0].path != sharedTools {
+			continue
+		}
+		for _, p := range []Part{Hooks, Skill} {
+			if ok, err := Has(dir, other, p); ok || err != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Foreign reports whether a file of a part exists in the directory dir, without what InstallPart adds to it.
+func Foreign(dir string, a Agent, p Part) bool {
+	return slices.ContainsFunc(a.pieces(p), func(c piece) bool {
+		text, err := readSettings(filepath.Join(dir, c.path))
+		if err != nil {
+			return !errors.Is(err, fs.ErrNotExist)
+		}
+		_, n, err := c.cut(text)
+		return n == 0 || err != nil
+	})
+}
+
+// Has reports whether a part of an agent's configuration is installed in the directory dir.
+func Has(dir string, a Agent, p Part) (bool, error) {
+	for _, c := range a.pieces(p) {
+		text, err := readSettings(filepath.Join(dir, c.path))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		n := 0
+		if err == nil {
+			_, n, err = c.cut(text)
+		}
+		if n == 0 || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Installation describes the hooks of an agent in a directory.

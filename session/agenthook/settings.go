@@ -31,8 +31,10 @@ type member struct {
 // maxDepth is the maximum nesting depth of a settings file.
 const maxDepth = 100
 
-// parseSettings parses a JSON text, which must be a single object, and returns the positions of all values in it.
+// parseSettings parses a JSON text, which must be a single object, and returns the positions of all values in it. The
+// text may have comments, and commas behind last members.
 func parseSettings(text []byte) (value, error) {
+	text = withoutComments(text)
 	d := json.NewDecoder(bytes.NewReader(text))
 	root, err := parseValue(d, text, 0)
 	if err != nil {
@@ -45,6 +47,56 @@ func parseSettings(text []byte) (value, error) {
 		return value{}, errors.New("file is not a JSON object")
 	}
 	return root, nil
+}
+
+// withoutComments returns text with spaces in the place of comments, and of commas behind last members, so that
+// positions stay the same. The text itself is returned if it has none.
+func withoutComments(text []byte) []byte {
+	if json.Valid(text) {
+		return text
+	}
+	text = bytes.Clone(text)
+	blank := func(from, to int) {
+		for i := from; i < to; i++ {
+			text[i] = ' '
+		}
+	}
+	comma := -1 // position of a comma that nothing but white space has followed
+	for i := 0; i < len(text); i++ {
+		rest := text[i:]
+		end := -1
+		switch {
+		case bytes.HasPrefix(rest, []byte("//")):
+			if end = bytes.IndexByte(rest, '\n'); end < 0 {
+				end = len(rest)
+			}
+		case bytes.HasPrefix(rest, []byte("/*")):
+			if end = bytes.Index(rest[2:], []byte("*/")); end < 0 {
+				return text // parseSettings fails
+			}
+			end += 4
+		}
+		switch c := text[i]; {
+		case end >= 0:
+			blank(i, i+end)
+			i += end - 1
+		case c == ',':
+			comma = i
+		case (c == '}' || c == ']') && comma >= 0:
+			blank(comma, comma+1)
+			comma = -1
+		case c == '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+			comma = -1
+		case strings.IndexByte(" \t\r\n", c) < 0:
+			comma = -1
+		}
+	}
+	return text
 }
 
 // parseValue reads the next value from d, which decodes text. The parameter depth is the number of arrays and objects
@@ -138,6 +190,44 @@ func remove(text []byte, from value, i int) []byte {
 	return slices.Concat(text[:start], text[end:])
 }
 
+// insert returns text with item added as the last member of the object, or element of the array, at the path keys.
+// Values that are missing on this path are created; the last one is an array if isArray is set.
+func insert(text []byte, keys []string, isArray bool, item string) ([]byte, error) {
+	to, err := parseSettings(text)
+	if err != nil {
+		return nil, err
+	}
+	depth := 0
+	for ; depth < len(keys); depth++ {
+		v, ok := to.at(keys[depth])
+		if !ok {
+			break
+		}
+		if want := json.Delim(map[bool]byte{true: '[', false: '{'}[isArray && depth == len(keys)-1]); v.kind != want {
+			return nil, fmt.Errorf("member %q does not begin with %v", keys[depth], want)
+		}
+		to = v
+	}
+	for i := len(keys) - 1; i >= depth; i-- {
+		begin, end := "{", "}"
+		if isArray && i == len(keys)-1 {
+			begin, end = "[", "]"
+		}
+		item = quote(keys[i]) + ": " + begin + "\n  " + strings.ReplaceAll(item, "\n", "\n  ") + "\n" + end
+	}
+	return add(text, to, item, depth+1), nil
+}
+
+// withdraw returns text without a value: its index in the last of the values in chain, each of which contains the next
+// one. It also removes objects and arrays that are empty afterwards, except the first one of chain.
+func withdraw(text []byte, chain []value, indexes []int) []byte {
+	i := len(chain) - 1
+	for i > 0 && len(chain[i].members) == 1 {
+		i--
+	}
+	return remove(text, chain[i], indexes[i])
+}
+
 // emptySettings is the text of a settings file without settings, of most agents. Install starts with it if there is no
 // file.
 const emptySettings = "{\n}\n"
@@ -147,37 +237,16 @@ const emptyVersioned = "{\n  \"version\": 1\n}\n"
 
 // install returns the settings text with a hook for each event. It replaces the hooks of an earlier install.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
+	if !c.comments && !json.Valid(text) {
+		return nil, errors.New("file is not valid JSON")
+	}
 	text, _, err := uninstall(text, a)
-	if err != nil {
-		return nil, err
-	}
-	// Parse the text again for each event, because adding a hook changes the offsets after it.
 	for _, e := range c.events {
-		root, err := parseSettings(text)
-		if err != nil {
-			return nil, err
-		}
-		group := c.entry(e, command)
-		hooks, ok := root.at("hooks")
-		switch {
-		case !ok:
-			text = add(text, root, "\"hooks\": {\n  "+quote(e.name)+": [\n    "+strings.ReplaceAll(group, "\n", "\n    ")+
-				"\n  ]\n}", 1)
-			continue
-		case hooks.kind != '{':
-			return nil, errors.New(`member "hooks" is not an object`)
-		}
-		groups, ok := hooks.at(e.name)
-		switch {
-		case !ok:
-			text = add(text, hooks, quote(e.name)+": [\n  "+strings.ReplaceAll(group, "\n", "\n  ")+"\n]", 2)
-		case groups.kind != '[':
-			return nil, fmt.Errorf(`member %q of "hooks" is not an array`, e.name)
-		default:
-			text = add(text, groups, group, 3)
+		if err == nil {
+			text, err = insert(text, []string{"hooks", e.name}, true, c.entry(e, command))
 		}
 	}
-	return text, nil
+	return text, err
 }
 
 // entry returns the JSON text of the entry that configures the hook for event e.
@@ -203,11 +272,16 @@ func (c configuration) entry(e configured, command string) string {
 	if c.flat {
 		entry = h
 	}
+	return indented(entry)
+}
+
+// indented returns v, which consists of strings, numbers and booleans, as JSON text.
+func indented(v any) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(entry) // cannot fail, because entry consists of strings and numbers
+	_ = enc.Encode(v) // cannot fail
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
@@ -236,15 +310,8 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 			if j < 0 {
 				continue
 			}
+			text = withdraw(text, []value{root, hooks, event.value}, []int{root.index("hooks"), i, j})
 			removed, cut = removed+1, true
-			switch {
-			case len(event.value.members) > 1:
-				text = remove(text, event.value, j)
-			case len(hooks.members) > 1:
-				text = remove(text, hooks, i)
-			default:
-				text = remove(text, root, root.index("hooks"))
-			}
 			break // the offsets after the removed text have changed
 		}
 		if !cut {

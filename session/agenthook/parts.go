@@ -1,0 +1,275 @@
+package agenthook
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Part is a part of an agent's configuration that is installed and removed separately.
+type Part string
+
+const (
+	Hooks Part = "hooks" // the hooks, which record what the agent does
+	Tools Part = "tools" // the entry of the command artifactfs mcp, by which the agent uses the session
+	Skill Part = "skill" // a text that tells the agent when to use the tools and commands
+)
+
+// Parts returns all parts, in the order in which they are installed.
+func Parts() []Part { return []Part{Hooks, Tools, Skill} }
+
+// piece is what a part has in one file.
+type piece struct {
+	path  string // path of the file, relative to the working directory
+	empty string // text of a file that contains nothing else
+	// put returns the text of the file with the piece, which replaces one that an earlier put has added. It returns
+	// errKept if the file has an entry of the user with the same name.
+	put func(text []byte, program string) ([]byte, error)
+	// cut returns the text without the piece, and the number of entries that were removed.
+	cut func(text []byte) (rest []byte, removed int, err error)
+}
+
+// errKept means that nothing was added, because the user has an entry, or a file, with the same name.
+var errKept = errors.New("user has an entry artifactfs")
+
+// pieces returns the pieces of a part.
+func (a Agent) pieces(p Part) []piece {
+	c := configurations[a]
+	switch p {
+	case Tools:
+		return tools[a]
+	case Skill:
+		return []piece{whole(skillFiles[a], skillMark, errKept, func(string) string { return skill })}
+	}
+	if a == OpenCode {
+		return []piece{whole(c.path, pluginMark, errForeign, func(program string) string {
+			return strings.Replace(plugin, "COMMAND", quote(program+commandSuffix(a)), 1)
+		})}
+	}
+	return []piece{{
+		path: c.path, empty: c.empty,
+		put: func(text []byte, program string) ([]byte, error) { return c.install(text, a, program+commandSuffix(a)) },
+		cut: func(text []byte) ([]byte, int, error) { return uninstall(text, a) },
+	}}
+}
+
+// errForeign means that a file of the same name exists.
+var errForeign = errors.New("file exists and was not written by artifactfs")
+
+// whole returns the piece that is a whole file, which is recognized by a mark in it. If there is another file, put
+// returns the error foreign.
+func whole(path, mark string, foreign error, text func(program string) string) piece {
+	ours := func(text []byte) bool {
+		return bytes.HasPrefix(text, []byte(mark)) || bytes.Contains(text, []byte("\n"+mark))
+	}
+	return piece{path: path,
+		put: func(before []byte, program string) ([]byte, error) {
+			if len(before) > 0 && !ours(before) {
+				return nil, foreign
+			}
+			return []byte(text(program)), nil
+		},
+		cut: func(before []byte) ([]byte, int, error) {
+			if !ours(before) {
+				return before, 0, nil
+			}
+			return nil, 1, nil
+		},
+	}
+}
+
+// skill is the text of the skill.
+//
+//go:embed skill.md
+var skill string
+
+// skillMark is the line by which the skill is distinguished from another file of the same name.
+const skillMark = "<!-- written by artifactfs agent install -->\n"
+
+// skillFiles are the files of the skill, in the directories in which the agents look for the skills of a project.
+var skillFiles = map[Agent]string{
+	Claude:   ".claude/skills/artifactfs/SKILL.md",
+	Codex:    ".agents/skills/artifactfs/SKILL.md",
+	Copilot:  ".github/skills/artifactfs/SKILL.md",
+	Cursor:   ".cursor/skills/artifactfs/SKILL.md",
+	Gemini:   ".gemini/skills/artifactfs/SKILL.md",
+	OpenCode: ".opencode/skills/artifactfs/SKILL.md",
+}
+
+// toolsName is the name of the entry of the tools.
+const toolsName = "artifactfs"
+
+// sharedTools is the file of a project that several agents read.
+const sharedTools = ".mcp.json"
+
+// tools are the entries of the tools, in the files of a project that the agents read.
+var tools = map[Agent][]piece{
+	// Without the second entry, claude asks its user to approve the first one.
+	Claude: {server(sharedTools, "mcpServers", standard), {
+		path: configurations[Claude].path, empty: emptySettings,
+		put: func(text []byte, _ string) ([]byte, error) {
+			text, _, err := cutEntry(text, approvals, isApproval)
+			if err != nil {
+				return nil, err
+			}
+			return insert(text, []string{approvals}, true, quote(toolsName))
+		},
+		cut: func(text []byte) ([]byte, int, error) { return cutEntry(text, approvals, isApproval) },
+	}},
+	Codex:   {{path: ".codex/config.toml", put: putTable, cut: cutTable}},
+	Copilot: {server(sharedTools, "mcpServers", standard)},
+	// Cursor does not start it in the directory of the project.
+	Cursor: {server(".cursor/mcp.json", "mcpServers", func(argv []string) any {
+		return standard(append(slices.Clip(argv), "${workspaceFolder}"))
+	})},
+	Gemini: {server(".gemini/settings.json", "mcpServers", standard)},
+	OpenCode: {server("opencode.json", "mcp", func(argv []string) any {
+		return struct {
+			Type    string   `json:"type"`
+			Command []string `json:"command"`
+		}{"local", argv}
+	})},
+}
+
+// approvals is the setting of claude that lists the entries of .mcp.json that its user has approved.
+const approvals = "enabledMcpjsonServers"
+
+// isApproval reports whether an element of approvals is that of the tools.
+func isApproval(m member) bool { return m.key == "" && m.value.text == toolsName }
+
+// standard is the entry of a server with the arguments argv in most agents' files.
+func standard(argv []string) any {
+	return struct {
+		Command string   `json:"command"`
+		Args    []string `json:"args"`
+	}{argv[0], argv[1:]}
+}
+
+// arguments returns the arguments that start the tools. program is the beginning of a shell command.
+func arguments(program string) []string {
+	if strings.ContainsAny(program, " '\"\\$`") {
+		return []string{"sh", "-c", "exec " + program + " mcp \"$@\"", "artifactfs"}
+	}
+	return []string{program, "mcp"}
+}
+
+// server returns the piece that is a member toolsName of an object in a JSON file.
+func server(path, object string, entry func(argv []string) any) piece {
+	cut := func(text []byte) ([]byte, int, error) { return cutEntry(text, object, isServer) }
+	return piece{path: path, empty: emptySettings, cut: cut,
+		put: func(text []byte, program string) ([]byte, error) {
+			text, _, err := cut(text)
+			if err != nil {
+				return nil, err
+			}
+			root, err := parseSettings(text)
+			if err != nil {
+				return nil, err
+			}
+			if _, ok := root.at(object, toolsName); ok {
+				return nil, errKept
+			}
+			return insert(text, []string{object}, false, quote(toolsName)+": "+indented(entry(arguments(program))))
+		},
+	}
+}
+
+// isServer reports whether a member is the entry of the tools that server has added: it runs artifactfs mcp without
+// arguments of the user.
+func isServer(m member) bool {
+	if m.key != toolsName {
+		return false
+	}
+	var words []string
+	for _, name := range []string{"command", "args"} {
+		v, _ := m.value.at(name)
+		if v.text != "" {
+			words = append(words, v.text)
+		}
+		for _, e := range v.members {
+			words = append(words, e.value.text)
+		}
+	}
+	if n := len(words); n > 0 && words[n-1] == "${workspaceFolder}" {
+		words = words[:n-1]
+	}
+	if len(words) == 4 && words[0] == "sh" {
+		return strings.HasPrefix(words[2], "exec ") && strings.HasSuffix(words[2], ` mcp "$@"`) && words[3] == "artifactfs"
+	}
+	return len(words) == 2 && strings.HasSuffix(words[0], "artifactfs") && words[1] == "mcp"
+}
+
+// cutEntry returns the settings text without the members, or elements, of the value called name for which ours returns
+// true, and their number.
+func cutEntry(text []byte, name string, ours func(member) bool) ([]byte, int, error) {
+	for removed := 0; ; removed++ {
+		root, err := parseSettings(text)
+		if err != nil {
+			return nil, 0, err
+		}
+		in, _ := root.at(name)
+		i := slices.IndexFunc(in.members, ours)
+		if i < 0 {
+			return text, removed, nil
+		}
+		text = withdraw(text, []value{root, in}, []int{root.index(name), i})
+	}
+}
+
+// The lines between which the table of the tools is in the configuration of codex.
+const (
+	tableBegin = "# artifactfs begin\n"
+	tableEnd   = "# artifactfs end\n"
+)
+
+// putTable returns the configuration of codex with the table of the tools at its end. It recognizes the forms of TOML
+// in which the servers may be there already, and does nothing if it is in doubt.
+func putTable(text []byte, program string) ([]byte, error) {
+	text, _, err := cutTable(text)
+	if err != nil {
+		return nil, err
+	}
+	has := func(pattern string) bool {
+		servers := `["']?mcp_servers["']?\s*`
+		return regexp.MustCompile(`(?m)^\s*` + strings.ReplaceAll(pattern, "SERVERS", servers)).Match(text)
+	}
+	switch {
+	case has(`SERVERS=`):
+		return nil, errors.New("mcp_servers is an inline table, to which no table can be added")
+	case has(`(\[\s*)?SERVERS\.\s*["']?artifactfs\b`), has(`\[\s*SERVERS\]`) && has(`["']?artifactfs["']?\s*[.=]`):
+		return nil, errKept
+	}
+	argv := arguments(program)
+	table := tableBegin + "[mcp_servers." + toolsName + "]\ncommand = " + quote(argv[0]) + "\nargs = ["
+	for i, arg := range argv[1:] {
+		table += strings.Repeat(", ", min(i, 1)) + quote(arg)
+	}
+	table += "]\n" + tableEnd
+	// A last line without a newline is restored, because the block then has none at its end, too.
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		table = "\n" + strings.TrimSuffix(table, "\n")
+	}
+	return append(bytes.Clone(text), table...), nil
+}
+
+// cutTable returns the configuration of codex without the table of the tools.
+func cutTable(text []byte) ([]byte, int, error) {
+	begin := bytes.Index(text, []byte(tableBegin))
+	if begin < 0 || begin > 0 && text[begin-1] != '\n' {
+		return text, 0, nil
+	}
+	end := bytes.Index(text[begin:], []byte(strings.TrimSuffix(tableEnd, "\n")))
+	if end < 0 {
+		return nil, 0, errors.New("line \"" + strings.TrimSpace(tableEnd) + "\" is missing")
+	}
+	rest := text[begin+end+len(tableEnd)-1:]
+	if len(rest) > 0 {
+		rest = bytes.TrimPrefix(rest, []byte("\n"))
+	} else if begin > 0 {
+		begin--
+	}
+	return slices.Concat(text[:begin], rest), 1, nil
+}
