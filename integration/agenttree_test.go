@@ -19,7 +19,8 @@ func (w *world) claude(dir, event, tree string) result {
 	cmd := w.command(w.Context(), "session", "hook", "claude")
 	var stdout, stderr strings.Builder
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
-	cmd.Stdin = strings.NewReader(`{"hook_event_name":"` + event + `","session_id":"c-1","cwd":"` + dir + `",` + tree + `}`)
+	cmd.Stdin = strings.NewReader(`{"hook_event_name":"` + event + `","session_id":"c-1","cwd":"` + dir +
+		`",` + tree + `}`)
 	_ = cmd.Run() // the caller checks the exit code
 	return result{[]string{"session", "hook", event}, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
@@ -41,7 +42,7 @@ func TestClaudeMakesTrees(t *testing.T) {
 		"git symbolic-ref HEAD":         "refs/heads/worktree-fix",
 		"cat .env half":                 "A=1\nhalf",
 		"git status --porcelain":        w.sh(m.Dir, "git status --porcelain"),
-		"ls .claude/*":                  ".claude/settings.local.json",
+		"ls .claude/*.json":             ".claude/settings.local.json",
 		"git rev-parse --show-toplevel": fix,
 	} {
 		if got := w.sh(fix, script); got != want {

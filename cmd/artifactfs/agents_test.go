@@ -135,8 +135,9 @@ func TestStatusTellsWhenHooksHaveFired(t *testing.T) {
 	check("status m --json", one.Agents)
 	check("status --json", all.Mounts[0].Agents)
 	check("agent status --json", hooks.Hooks)
-	want := "claude    installed in " + w.dir + "/.claude/settings.local.json, last prompt 2 min ago\n" +
-		"codex     installed in " + w.dir + "/.codex/hooks.json, " + trust + "\n" +
+	want := "claude    installed in " + w.dir +
+		"/.claude/settings.local.json (with tools and skill), last prompt 2 min ago\n" +
+		"codex     installed in " + w.dir + "/.codex/hooks.json (with tools and skill), " + trust + "\n" +
 		"copilot   not installed\ncursor    not installed\ngemini    not installed\nopencode  not installed\n"
 	if got := w.ok("agent", "status", "--dir", "m"); got != want {
 		t.Errorf("agent status: got\n%s\nwant\n%s", got, want)
@@ -200,18 +201,19 @@ func TestFormerNameOfAgent(t *testing.T) {
 // Doctor warns of hooks that were installed an hour ago and have never fired.
 func TestDoctorFindsHooksThatNeverFire(t *testing.T) {
 	w := newAgentWorld(t)
-	for _, agent := range []string{"claude", "gemini", "opencode"} {
-		w.ok("agent", "install", agent, "--dir", "m")
-	}
+	w.ok("agent", "install", "claude", "--dir", "m")
+	w.ok("agent", "install", "gemini", "--only", "hooks", "--dir", "m")
+	w.ok("agent", "install", "opencode", "--only", "skill,hooks", "--dir", "m")
 	w.age(filepath.Join(w.dir, ".claude/settings.local.json"), 2*time.Hour)
 	w.age(filepath.Join(w.dir, ".gemini/settings.json"), 2*time.Hour)
 	w.event("gemini", "BeforeAgent")
 	got := w.run("doctor", "--offline").stdout
 	for _, want := range []string{
-		"warn  " + w.dir + ": hooks of claude: installed, never fired\n" +
+		"warn  " + w.dir + ": hooks of claude: installed, never fired (with tools and skill)\n" +
 			"      hint: start claude in " + w.dir + ", and accept the directory\n",
 		"ok    " + w.dir + ": hooks of gemini: last prompt just now\n",
-		"ok    " + w.dir + ": hooks of opencode: installed, never fired\n      hint: restart opencode in " + w.dir + "\n",
+		"ok    " + w.dir + ": hooks of opencode: installed, never fired (with skill)\n      hint: restart opencode in " +
+			w.dir + "\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("doctor does not print %q:\n%s", want, got)
@@ -309,5 +311,59 @@ func TestHooksMakeCheckpoints(t *testing.T) {
 			!strings.Contains(record, `"call":"t-1"`) {
 			t.Errorf("event %+v: got checkpoint %v with message %q and record %s", c, made, message, record)
 		}
+	}
+}
+
+// Install adds the parts that --only names, and all without it. Uninstall removes all, and both say what has changed.
+func TestPartsOfAnAgent(t *testing.T) {
+	w := newAgentWorld(t)
+	settings, table := w.dir+"/.codex/hooks.json", w.dir+"/.codex/config.toml"
+	skill := w.dir + "/.agents/skills/artifactfs/SKILL.md"
+	status := func(want string) {
+		t.Helper()
+		if got := w.ok("agent", "status", "--dir", "m"); !strings.Contains(got, "\ncodex     "+want) {
+			t.Errorf("agent status: got\n%s\nwant in it %s", got, want)
+		}
+	}
+	for _, c := range []struct{ args, out, status string }{
+		{"install codex --only skill", "installed the skill of codex in " + skill, "not installed (with skill)\n"},
+		{"install codex --only hooks", "installed the hooks of codex in " + settings,
+			"installed in " + settings + " (with skill), never fired"},
+		{"install codex", "the hooks of codex are installed in " + settings + "\ninstalled the tools of codex in " + table +
+			"\nthe skill of codex is installed in " + skill,
+			"installed in " + settings + " (with tools and skill), never fired"},
+		{"uninstall codex", "removed the hooks of codex from " + settings + "\nremoved the tools of codex from " + table +
+			"\nremoved the skill of codex from " + skill, "not installed\n"},
+		{"uninstall codex", "no hooks of codex are installed in " + settings, "not installed\n"},
+	} {
+		if r := w.run(append(strings.Fields("agent "+c.args), "--dir", "m")...); r.code != 0 || r.stdout != c.out+"\n" {
+			t.Errorf("agent %s: got %+v\nwant\n%s", c.args, r, c.out)
+		}
+		status(c.status)
+	}
+	if err := os.WriteFile(w.dir+"/.mcp.json", []byte(`{"mcpServers":{"artifactfs":{"url":"x"}}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := w.ok("agent", "install", "copilot", "--only", "hooks,tools", "--dir", "m")
+	if want := "not changed, because you have made the entry artifactfs of it: " + w.dir +
+		"/.mcp.json\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("agent install beside an entry of the user: got %s, want at its end %s", got, want)
+	}
+	var change struct {
+		Part, File string
+		Changed    bool
+		Other      []struct {
+			Part          string
+			Changed, Kept bool
+		}
+	}
+	text := w.ok("agent", "install", "copilot", "--dir", "m", "--json")
+	if err := json.Unmarshal([]byte(text), &change); err != nil || change.Part != "hooks" || change.Changed ||
+		len(change.Other) != 2 || !change.Other[0].Kept || change.Other[1].Part != "skill" || !change.Other[1].Changed {
+		t.Errorf("agent install --json: got %s, error %v", text, err)
+	}
+	if r := w.run("agent", "install", "copilot", "--only", "nothing", "--dir", "m"); r.code != 2 ||
+		!strings.Contains(r.stderr, `unknown part "nothing": want hooks, tools or skill`) {
+		t.Errorf("agent install --only nothing: got %+v", r)
 	}
 }

@@ -191,7 +191,7 @@ const firstFire = time.Hour
 func findingsOfAgents(mounts []cli.Served, states [][]agents.AgentState, now time.Time) (all []doctor.Finding) {
 	for i, m := range mounts {
 		for _, s := range states[i] {
-			f := doctor.Finding{Object: m.Dir, What: "hooks of " + string(s.Agent) + ": " + s.Text(now),
+			f := doctor.Finding{Object: m.Dir, What: "hooks of " + string(s.Agent) + ": " + s.Text(now) + s.Others(),
 				Level: doctor.LevelOK, Hint: s.Hint}
 			if s.Error != "" || s.Installed && s.Fired == nil && now.Sub(s.Changed) > firstFire {
 				f.Level = doctor.LevelWarn

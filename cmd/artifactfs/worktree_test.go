@@ -313,6 +313,11 @@ func TestWorktreeAddCopiesHooks(t *testing.T) {
 	if err != nil || !strings.Contains(string(hooks), "session hook claude") || w.git("try", "status", "--porcelain") != "" {
 		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
 	}
+	for _, name := range []string{".mcp.json", ".claude/skills/artifactfs/SKILL.md"} {
+		if _, err := os.Lstat(filepath.Join(w.dir, "try", name)); err != nil {
+			t.Errorf("tools and skill in the new tree: %v", err)
+		}
+	}
 	if err := os.WriteFile(file, []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -4,9 +4,11 @@ package agents
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,10 +26,13 @@ func AgentCommand(a *cli.App) *cobra.Command {
 		Use:                   "agent COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Configure a coding agent to record its work in the session",
-		Long: `Agent install adds hooks to the configuration of a coding agent. The agent then records its work in the session
-of the mount in which it runs. Each prompt, tool call and result is appended to the transcript (artifactfs session
-transcript). A checkpoint is made before each tool that may change files, and at the end of each turn. Each commit of
-the agent gets a note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
+		Long: `Agent install adds three parts to the configuration of a coding agent: hooks; the tools of artifactfs mcp; and a
+skill, which tells the agent when to make checkpoints, undo, and make working trees.
+
+With the hooks, the agent records its work in the session of the mount in which it runs. Each prompt, tool call and
+result is appended to the transcript (artifactfs session transcript). A checkpoint is made before each tool that may
+change files, and at the end of each turn. Each commit of the agent gets a note (git log --notes=agent). Text that looks
+like a secret is removed before anything is written.
 
 An agent waits for a hook for at most ` + agenthook.Timeout.String() + `. A hook that fails prints the reason on stderr, and never stops the
 agent.
@@ -35,13 +40,13 @@ agent.
 The hooks of claude also make and remove the working trees of claude --worktree and of its sub-agents, as artifactfs
 worktree does: beside the mount, or the clone, at DIR, in DIR-worktrees.
 
-agent     configuration, relative to the directory   notes
-claude    .claude/settings.local.json
-codex     .codex/hooks.json                          Codex asks whether the hooks are trusted: /hooks
-copilot   .github/hooks/artifactfs.json
-cursor    .cursor/hooks.json
-gemini    .gemini/settings.json
-opencode  .opencode/plugins/artifactfs.js
+agent     hooks                             tools                    skill: skills/artifactfs/SKILL.md in
+claude    .claude/settings.local.json       .mcp.json                .claude
+codex     .codex/hooks.json (trust: /hooks) .codex/config.toml       .agents
+copilot   .github/hooks/artifactfs.json     .mcp.json                .github
+cursor    .cursor/hooks.json                .cursor/mcp.json         .cursor
+gemini    .gemini/settings.json             .gemini/settings.json    .gemini
+opencode  .opencode/plugins/artifactfs.js   opencode.json            .opencode
 
 If agent install creates the file, it excludes the file from git (info/exclude) and from checkpoints, because the file
 is specific to this machine. If the file exists, its other settings are kept.`,
@@ -80,27 +85,65 @@ type agentChange struct {
 	File    string `json:"file"`
 	Changed bool   `json:"changed"`
 	Tracked bool   `json:"tracked"` // whether git tracks the configuration file
+
+	Part  agenthook.Part `json:"part"`
+	Kept  bool           `json:"kept,omitempty"`  // whether an entry of the user was kept, and nothing was added
+	Other []agentChange  `json:"other,omitempty"` // changes of the other parts
+}
+
+// prepositions are words between the name of a part and its file, by the verbs of what was done.
+var prepositions = map[string]string{"installed": "in", "removed": "from"}
+
+// describe returns the change of a part, which was installed or removed if there was a change.
+func (c agentChange) describe(verb string) string {
+	what := "the " + string(c.Part) + " of " + c.Agent
+	isAre := "are"
+	if c.Part == agenthook.Skill {
+		isAre = "is"
+	}
+	switch {
+	case c.Changed:
+		return verb + " " + what + " " + prepositions[verb] + " " + c.File
+	case c.Kept:
+		return "not changed, because you have made the entry artifactfs of it: " + c.File
+	case verb == "removed":
+		return "no " + string(c.Part) + " of " + c.Agent + " " + isAre + " installed in " + c.File
+	}
+	return what + " " + isAre + " installed in " + c.File
 }
 
 // installCommand returns the command "agent install". A second installation changes nothing.
 func installCommand(a *cli.App) *cobra.Command {
 	var dir string
+	var only []string
 	cmd := &cobra.Command{
-		Use:     "install claude|codex|copilot|cursor|gemini|opencode",
-		Short:   "Add the hooks to an agent's configuration",
-		Long:    "Install adds the hooks to the configuration of the agent. If they are installed already, it changes nothing.",
-		Example: "  artifactfs agent install claude",
-		Args:    cli.Arguments(1, 1, "AGENT"),
+		Use:   "install claude|codex|copilot|cursor|gemini|opencode",
+		Short: "Add the hooks, the tools and the skill to an agent's configuration",
+		Long: `Install adds three parts to the configuration of the agent: the hooks, an entry that starts artifactfs mcp with its
+default tools, and a skill, which tells the agent when to use checkpoints, undo and trees. What is installed already is
+not changed. An entry artifactfs that you have added yourself stays.`,
+		Example: `  artifactfs agent install claude
+  artifactfs agent install codex --only hooks`,
+		Args: cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agent, dir, err := agentAndDir("install hooks", args[0], dir)
 			if err != nil {
 				return err
 			}
-			program, err := cli.OwnCommand()
+			parts, err := partsOf(only)
 			if err != nil {
-				return cli.Failure("install hooks", args[0], err)
+				return err
 			}
-			change, err := agenthook.Install(dir, agent, program)
+			program, err := cli.OwnCommand()
+			var changes []agentChange
+			for _, p := range parts {
+				var c agenthook.Change
+				if err == nil {
+					c, err = agenthook.InstallPart(dir, agent, p, program)
+				}
+				changes = append(changes, agentChange{Agent: args[0], File: c.Path, Changed: c.Changed, Tracked: c.Tracked, Part: p,
+					Kept: c.Kept})
+			}
 			if err != nil {
 				return cli.Failure("install hooks", args[0], err)
 			}
@@ -109,14 +152,10 @@ func installCommand(a *cli.App) *cobra.Command {
 					return cli.Failure("install hooks", args[0], err)
 				}
 			}
-			done := "installed the hooks of " + args[0] + " in " + change.Path
-			if !change.Changed {
-				done = "the hooks of " + args[0] + " are installed in " + change.Path
-			}
-			if err := printHooks(a, agent, change, done); err != nil || a.Quiet {
+			if err := printChanges(a, changes, "installed"); err != nil || a.Quiet {
 				return err
 			}
-			if agent == agenthook.Codex && change.Changed {
+			if agent == agenthook.Codex && changes[0].Part == agenthook.Hooks && changes[0].Changed {
 				fmt.Fprintln(a.Stderr, "artifactfs: Codex runs the hooks after you have trusted them (/hooks in Codex)")
 			}
 			return nil
@@ -124,16 +163,36 @@ func installCommand(a *cli.App) *cobra.Command {
 		ValidArgsFunction: completeAgents,
 	}
 	dirFlag(cmd, &dir)
+	cmd.Flags().StringSliceVar(&only, "only", nil, "add only these `PARTS`: hooks, tools, skill")
+	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]cobra.Completion{"hooks", "tools", "skill"},
+		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// partsOf returns the parts with these names, in the order in which they are installed; all if there are no names.
+func partsOf(names []string) (parts []agenthook.Part, err error) {
+	for _, p := range agenthook.Parts() {
+		if len(names) == 0 || slices.Contains(names, string(p)) {
+			parts = append(parts, p)
+		}
+	}
+	for _, n := range names {
+		if !slices.Contains(agenthook.Parts(), agenthook.Part(n)) {
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "install hooks",
+				Cause: fmt.Sprintf("unknown part %q: want hooks, tools or skill", n)}
+		}
+	}
+	return parts, nil
 }
 
 // uninstallCommand returns the command "agent uninstall". If no hooks are installed, the command succeeds.
 func uninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:     "uninstall claude|codex|copilot|cursor|gemini|opencode",
-		Short:   "Remove the hooks from an agent's configuration",
-		Long:    "Uninstall removes the hooks from the configuration of the agent, and keeps all other settings.",
+		Use:   "uninstall claude|codex|copilot|cursor|gemini|opencode",
+		Short: "Remove what install has added to an agent's configuration",
+		Long: `Uninstall removes the hooks, the tools and the skill from the configuration of the agent, and keeps all other
+settings.`,
 		Example: "  artifactfs agent uninstall claude",
 		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -141,7 +200,15 @@ func uninstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			change, err := agenthook.Uninstall(dir, agent)
+			var changes []agentChange
+			for _, p := range slices.Backward(agenthook.Parts()) {
+				c, failed := agenthook.UninstallPart(dir, agent, p)
+				err = errors.Join(err, failed)
+				if p == agenthook.Hooks || c.Changed {
+					changes = slices.Insert(changes, 0,
+						agentChange{Agent: args[0], File: c.Path, Changed: c.Changed, Tracked: c.Tracked, Part: p})
+				}
+			}
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
@@ -155,11 +222,7 @@ func uninstallCommand(a *cli.App) *cobra.Command {
 					return cli.Failure("uninstall hooks", args[0], err)
 				}
 			}
-			done := "removed the hooks of " + args[0] + " from " + change.Path
-			if !change.Changed {
-				done = "no hooks of " + args[0] + " are installed in " + change.Path
-			}
-			return printHooks(a, agent, change, done)
+			return printChanges(a, changes, "removed")
 		},
 		ValidArgsFunction: completeAgents,
 	}
@@ -167,16 +230,22 @@ func uninstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// printHooks prints how an agent's configuration was changed.
-func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done string) error {
+// printChanges prints how an agent's configuration was changed.
+func printChanges(a *cli.App, changes []agentChange, verb string) error {
 	if a.JSON {
-		return cli.PrintJSON(a.Stdout, agentChange{string(agent), c.Path, c.Changed, c.Tracked})
+		all := changes[0]
+		all.Other = changes[1:]
+		return cli.PrintJSON(a.Stdout, all)
 	}
-	_, err := fmt.Fprintln(a.Stdout, done)
-	if c.Changed && c.Tracked && !a.Quiet {
-		fmt.Fprintf(a.Stderr, "artifactfs: git tracks %s, so git status shows it as modified\n", c.Path)
+	for _, c := range changes {
+		if _, err := fmt.Fprintln(a.Stdout, c.describe(verb)); err != nil {
+			return err
+		}
+		if c.Changed && c.Tracked && !a.Quiet {
+			fmt.Fprintf(a.Stderr, "artifactfs: git tracks %s, so git status shows it as modified\n", c.File)
+		}
 	}
-	return err
+	return nil
 }
 
 // statusCommand returns the command "agent status".
@@ -184,7 +253,7 @@ func statusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show for which agents the hooks are installed, and when they have fired",
+		Short: "Show what is installed for which agents, and when the hooks have fired",
 		Long: `Status prints a line for each agent: whether the hooks are installed, in which file, and when the agent has run
 them last. An agent skips hooks that its user has not trusted, without a message. So hooks that have never fired record
 nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.
@@ -203,9 +272,9 @@ If several agents work in the directory at the same time, another line names the
 			}
 			now := time.Now()
 			for _, s := range all {
-				text := s.Text(now)
+				text := s.Text(now) + s.Others()
 				if s.Installed && s.Error == "" {
-					text = "installed in " + s.File + ", " + s.activity(now)
+					text = "installed in " + s.File + s.Others() + ", " + s.activity(now)
 				}
 				if s.Hint != "" {
 					text += ": " + s.Hint

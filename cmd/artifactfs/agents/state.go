@@ -19,6 +19,7 @@ type AgentState struct {
 	Agent     agenthook.Agent  `json:"agent"`
 	File      string           `json:"file"`             // configuration file of the agent in the directory
 	Installed bool             `json:"installed"`        // whether the file contains the hooks
+	Parts     []agenthook.Part `json:"parts,omitempty"`  // other parts that are installed
 	Fired     *agenthook.Fired `json:"fired,omitempty"`  // newest event that a hook has received; missing: none
 	Prompt    *time.Time       `json:"prompt,omitempty"` // time of the newest prompt that a hook has received
 	Hint      string           `json:"hint,omitempty"`   // what the user has to do so that installed hooks fire for all events
@@ -49,6 +50,14 @@ func statesIn(dir, gitDir string) []AgentState {
 		}
 		if err != nil {
 			s.Error = err.Error()
+		}
+		for _, p := range []agenthook.Part{agenthook.Tools, agenthook.Skill} {
+			if ok, err := agenthook.Has(dir, agent, p); ok && err == nil {
+				s.Parts = append(s.Parts, p)
+			}
+		}
+		if agent == agenthook.Copilot && !s.Installed && slices.Equal(s.Parts, []agenthook.Part{agenthook.Tools}) {
+			s.Parts = nil // the entry of claude, which copilot reads, too
 		}
 		if events := fired[agent]; len(events) > 0 {
 			s.Fired = &events[0]
@@ -137,6 +146,18 @@ func (s AgentState) activity(now time.Time) string {
 	}
 	kind := strings.ReplaceAll(string(s.Fired.Kind), "_", " ")
 	return "last event (" + kind + ") " + cli.Ago(s.Fired.Time, now) + ", no prompt yet"
+}
+
+// Others names the other parts that are installed, behind a text about the hooks. It returns "" if there are none.
+func (s AgentState) Others() string {
+	if len(s.Parts) == 0 {
+		return ""
+	}
+	var names []string
+	for _, p := range s.Parts {
+		names = append(names, string(p))
+	}
+	return " (with " + strings.Join(names, " and ") + ")"
 }
 
 // Text describes the state, without the hint.

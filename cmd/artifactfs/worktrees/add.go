@@ -444,26 +444,25 @@ func (p plan) checkOut(ctx context.Context, dir string) error {
 	return err
 }
 
-// exists reports whether there is a file at path.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 // copyHooks installs the hooks of the agents that are installed in the tree at from in the one at to, unless it has the
 // agent's configuration already. The files with the hooks are specific to a machine, so checkpoints do not contain
 // them.
 func copyHooks(ctx context.Context, from, to string) error {
 	for _, agent := range agenthook.Agents() {
-		if in, err := agenthook.Installed(from, agent); !in.Yes || err != nil {
-			continue
+		var parts []agenthook.Part // several may be in one file
+		for _, p := range agenthook.Parts() {
+			if ok, err := agenthook.Has(from, agent, p); ok && err == nil && !agenthook.Foreign(to, agent, p) {
+				parts = append(parts, p)
+			}
 		}
-		if in, err := agenthook.Installed(to, agent); err != nil || exists(in.Path) {
+		if len(parts) == 0 {
 			continue
 		}
 		program, err := cli.OwnCommand()
-		if err == nil {
-			_, err = agenthook.Install(to, agent, program)
+		for _, p := range parts {
+			if err == nil {
+				_, err = agenthook.InstallPart(to, agent, p, program)
+			}
 		}
 		if gitDir, gitErr := git(ctx, to, "rev-parse", "--absolute-git-dir"); err == nil && gitErr == nil {
 			err = agenthook.MakeDir(gitDir)
