@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
@@ -123,9 +124,19 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 		}
 	}
 	check("new", true)
-	for i := range 3 { // each successor finds the directory bound
+	for i := range 6 { // each successor finds the directory bound, and at last without the place of the monitor
+		if i >= 3 {
+			w.check(syscall.Unmount(filepath.Join(dir, ".git", "artifactfs", "artifactfs-fsmonitor-careful"), syscall.MNT_DETACH))
+		}
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		check(fmt.Sprintf("killed %d", i), true)
+		for end := time.Now().Add(20 * time.Second); len(mountsBelow(dir)) < 4 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond) // in which another thread could mount the place once more
+		if mounts := mountsBelow(dir); len(mounts) != 4 {
+			t.Errorf("mounts inside of the mount of successor %d: %q", i, mounts)
+		}
 	}
 	// While a process uses the directory, unmount fails and the directory stays.
 	in := must[*os.File](w)(os.Open(filepath.Join(dir, ".git", "artifactfs", "objects")))

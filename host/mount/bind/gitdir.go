@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -27,13 +28,14 @@ import (
 // mounts share.
 //
 // A nil *GitDir belongs to a mount whose ".git" is a file; its methods do nothing. The methods may be called from any
-// goroutine. Mounts may be called at any time. Only one of the other methods may run at a time.
+// goroutine. Mounts and Bind may be called at any time. Only one of the other methods may run at a time.
 type GitDir struct {
 	dir     string // directory of the mount
 	owner   owner  // owner of the git directory for the processes that use the mount
 	sources func() (Sources, error)
 	log     *zap.Logger
 	thread  atomic.Uint32 // ID of the thread that is creating or removing bind mounts; 0 if there is none
+	binding sync.Mutex    // held while Bind looks which bind mounts exist, and creates the others
 }
 
 // Sources has the paths of the files and directories that are bind-mounted at ".git" or below it.
@@ -110,6 +112,8 @@ func (g *GitDir) Bind() error {
 	if err := gitdir.PrepareInside(s.Git); err != nil {
 		return err
 	}
+	g.binding.Lock()
+	defer g.binding.Unlock()
 	return g.going(func(mounts mountinfo.Table) error {
 		for _, p := range places(s) {
 			if mountpoint.IsMounted(mounts, g.at(p.at)) {
