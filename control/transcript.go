@@ -12,6 +12,24 @@ type SessionTranscriptRequest struct {
 	Turn int    `json:"turn,omitempty"` // number of the turn whose records are returned; 0: all turns
 	// head of the previous reply; if nothing was recorded since then, no records are returned
 	Head string `json:"head,omitempty"`
+
+	// Memory requests the memory of agents, in pages, instead of the records.
+	Memory bool   `json:"memory,omitempty"`
+	After  string `json:"after,omitempty"` // next of the reply with the page before; "": the first page
+}
+
+// needs returns the names of the fields without which a daemon must not carry out the request.
+func (r SessionTranscriptRequest) needs() []string { return needsMemory(r.Memory) }
+
+// needs returns the names of the fields without which a daemon must not carry out the request.
+func (r SessionRecordRequest) needs() []string { return needsMemory(r.Memory) }
+
+// needsMemory returns the name of the field memory if it is set. A daemon without it would mix memory and records.
+func needsMemory(set bool) []string {
+	if set {
+		return []string{"memory"}
+	}
+	return nil
 }
 
 // SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.
@@ -19,7 +37,9 @@ type SessionTranscriptReply struct {
 	Session string             `json:"session"` // name of the session
 	Head    string             `json:"head"`    // commit of the transcript; "": nothing was recorded
 	Turns   int                `json:"turns"`   // number of the last turn
-	Records []TranscriptRecord `json:"records"` // records, oldest first
+	Records []TranscriptRecord `json:"records"` // records, oldest first; of memory, in no order
+	// only of memory: the value for after with which the next page is requested; "": there is none
+	Next string `json:"next,omitempty"`
 }
 
 // TranscriptRecord is one record of a transcript, or the tombstone of an erased record.
@@ -57,6 +77,8 @@ type SessionEraseReply struct {
 	Session string   `json:"session"` // name of the session
 	Erased  []string `json:"erased"`  // ids of the erased records
 	Bytes   int64    `json:"bytes"`   // number of bytes that became free on this host
+	// number of lines that were erased from the memory of agents
+	Memory int64 `json:"memory"`
 }
 
 // SessionFactsRequest requests changes of the facts and the handoff of a session, and the facts and handoff after these
@@ -136,6 +158,8 @@ type SessionNoteReply struct {
 type SessionRecordRequest struct {
 	Dir   string   `json:"dir"`   // absolute directory of the mount, or a directory in it
 	Lines []string `json:"lines"` // records, one JSON object each
+	// whether the records are the memory of an agent, which is not shown with the other records
+	Memory bool `json:"memory,omitempty"`
 }
 
 // SessionRecordReply is the output of `session record --json`.

@@ -193,7 +193,7 @@ func (d *Daemon) SessionRecord(ctx context.Context,
 	}
 	// The checkpoint is created before the prompt is recorded, so that the user can restore the files as they were at the
 	// time of the prompt.
-	if c.Agent.Automatic() && transcript.HasPrompt(r.Lines) {
+	if c.Agent.Automatic() && !r.Memory && transcript.HasPrompt(r.Lines) {
 		if _, _, err := c.Agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 		}
@@ -201,7 +201,7 @@ func (d *Daemon) SessionRecord(ctx context.Context,
 	last, lane := c.Agent.Newest()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
 		Session: c.Session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
-		Provide: c.Contents(ctx),
+		Memory: r.Memory, Provide: c.Contents(ctx),
 	})
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)

@@ -309,7 +309,9 @@ func TestErase(t *testing.T) {
 		}
 		head := w.repo.Push(t, "talk",
 			map[string]gittest.File{"2026-01-01/none.jsonl": {Data: []byte(line("2026-01-01", "old sentence"))},
-				"2026-03-01/none.jsonl": {Data: []byte(line("2026-03-01", "new sentence"))}})
+				"2026-03-01/none.jsonl":         {Data: []byte(line("2026-03-01", "new sentence"))},
+				".memory/2026-01-01/none.jsonl": {Data: []byte(line("2026-01-01", "old memory"))},
+				".memory/2026-03-01/none.jsonl": {Data: []byte(line("2026-03-01", "new memory"))}})
 		w.set(session.TranscriptRef("work"), head)
 		w.ok(w.repo.Update(t.Context(), "refs/heads/talk", head.String(), ""))
 		on, err := w.bed.Set.Acquire(t.Context(), w.repo.ID)
@@ -347,6 +349,10 @@ func TestErase(t *testing.T) {
 		}
 		on, err = w.bed.Set.Acquire(t.Context(), w.repo.ID)
 		w.ok(err)
+		memory := gittest.Must(t, on.Dir, "ls-tree", "-r", "--name-only", session.TranscriptRef("work"), ".memory/")
+		if strings.TrimSpace(memory) != ".memory/2026-03-01/none.jsonl" {
+			t.Errorf("memory of agents after the erasure: got %s", memory)
+		}
 		text := gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-01-01/none.jsonl") +
 			gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-03-01/none.jsonl")
 		if strings.Contains(text, "old sentence") || !strings.Contains(text, "new sentence") ||

@@ -213,7 +213,7 @@ func (r *rewriter) close() {
 func (r *rewriter) erase(ctx context.Context, name string, before time.Time,
 	by By) (changes []records.RefUpdate, err error) {
 	now := time.Now().UTC()
-	if _, err := transcript.Erase(ctx, r.repo, transcript.EraseRequest{Session: name, Before: before,
+	if _, _, err := transcript.Erase(ctx, r.repo, transcript.EraseRequest{Session: name, Before: before,
 		Stone: transcript.Tombstone{Time: now, By: by.Actor, Why: by.Reason}}, nil); err != nil {
 		return nil, err
 	}

@@ -23,33 +23,38 @@ type EraseRequest struct {
 	Stone   Tombstone       // entry that replaces each erased record
 }
 
-// Erase removes records from a transcript permanently, and returns their ids. A tombstone replaces each record, so that
-// turns keep their numbers. The ref is set to a new commit without parents, so that the removed records become
-// unreachable: the next sweep deletes their objects, and session remotes get the new commit with the next push. The
-// function provide fetches contents that are missing on this host by their ids; it is nil if none is missing.
+// Erase removes records from a transcript permanently, and returns their ids. It also removes the memory of agents: the
+// lines that Before selects, and all lines of each conversation to which a record belongs that IDs selects, because any
+// later line of a conversation may repeat the record. memory is the number of these lines. A tombstone replaces each
+// record, so that turns keep their numbers. The ref is set to a new commit without parents, so that the removed records
+// become unreachable: the next sweep deletes their objects, and session remotes get the new commit with the next push.
+// The function provide fetches contents that are missing on this host by their ids; it is nil if none is missing.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest,
-	provide func(ids []object.ID) error) (erased []string, err error) {
+	provide func(ids []object.ID) error) (erased []string, memory int, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
-		lines, _, err := Read(r, e.Session, provide)
+		lines, head, err := Read(r, e.Session, provide)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
+		}
+		if _, err := (Source{r, provide}).fetchMemory(head); err != nil {
+			return nil, 0, err
 		}
 		// A tombstone contains the turn of the erased record. Turns are counted over all records, so read all records first.
 		turns := map[string]Line{}
 		for _, l := range lines {
 			turns[l.ID] = l
 		}
-		erased, err = e.rewrite(ctx, r, ref, turns)
+		erased, memory, err = e.rewrite(ctx, r, ref, turns)
 		// If another process has changed the ref, read the transcript again and retry.
 		if !errors.Is(err, session.ErrRefMoved) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("erase records from %s: %w", ref, err)
+		return nil, 0, fmt.Errorf("erase records from %s: %w", ref, err)
 	}
-	return erased, nil
+	return erased, memory, nil
 }
 
 // wants reports whether the request selects the record l. It returns false for a record that is erased already.
@@ -57,17 +62,24 @@ func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
-// rewrite replaces the selected records in all files of the transcript by tombstones, and returns the ids of these
-// records. The map turns contains all records of the transcript by id.
+// rewrite replaces the selected records in all files of the transcript by tombstones, and removes the lines of memory.
+// It returns the ids of these records, and the number of these lines. The map turns contains all records of the
+// transcript by id.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string,
-	turns map[string]Line) (erased []string, err error) {
+	turns map[string]Line) (erased []string, memory int, err error) {
+	spoiled := e.conversations(turns)
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
-		edit: func(_ string, text []byte) ([]byte, int, error) {
+		edit: func(path string, text []byte) ([]byte, int, error) {
+			if inMemory(path) {
+				text, n := dropLines(text, func(l Line) bool { return e.wantsMemory(l, spoiled) })
+				memory += n
+				return text, n, nil
+			}
 			text, ids, err := e.lines(text, turns)
 			erased = append(erased, ids...)
 			return text, len(ids), err
 		}}
-	return erased, w.do(ctx, r, ref)
+	return erased, memory, w.do(ctx, r, ref)
 }
 
 // rewriting describes how a transcript is replaced by one commit without parents, so that its previous commits become
@@ -77,8 +89,8 @@ type rewriting struct {
 	at            time.Time // time of the new commit
 	message       string    // first word of the new commit's message
 	// edit returns the new contents of a file, and the number of records that it has removed from the file; 0 means
-	// that the file does not change. The path has the form DAY/NAME. If the new contents are empty, the file is
-	// removed.
+	// that the file does not change. The path has the form DAY/NAME, after memoryDir for memory. If the new contents
+	// are empty, the file is removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 
@@ -90,7 +102,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	if err != nil {
 		return err
 	}
-	days, err := treeOf(r, head)
+	root, err := treeOf(r, head)
 	if err != nil {
 		return err
 	}
@@ -101,49 +113,52 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 		out = append(out, o)
 		return o.ID, err
 	}
-	var left []object.TreeEntry
 	gone := 0
-	// Entries that are not directories were not written by this program, so they are kept unchanged.
-	for _, day := range days {
-		if day.Mode != object.ModeDir {
-			left = append(left, day)
-			continue
-		}
-		files, err := r.Tree(day.ID)
-		if err != nil {
-			return err
-		}
-		var kept []object.TreeEntry
-		for _, file := range files {
-			_, text, err := r.Get(file.ID, maxFile)
-			if err != nil {
-				return err
-			}
-			text, n, err := w.edit(day.Name+"/"+file.Name, text)
-			if err != nil {
-				return err
-			}
-			if gone += n; n > 0 {
-				if len(text) == 0 {
-					continue
+	// each returns the entries of a directory with the changes. Entries of other types were not written by this program,
+	// so they are kept unchanged.
+	var each func(dir string, entries []object.TreeEntry) ([]object.TreeEntry, error)
+	each = func(dir string, entries []object.TreeEntry) (left []object.TreeEntry, err error) {
+		for _, e := range entries {
+			switch {
+			case e.Mode == object.ModeDir && (dir == "" || dir == memoryDir+"/"):
+				list, err := r.Tree(e.ID)
+				if err == nil {
+					list, err = each(dir+e.Name+"/", list)
 				}
-				if file.ID, err = add(object.Blob, text); err != nil {
-					return err
+				if err != nil {
+					return nil, err
+				}
+				if len(list) == 0 {
+					continue // git does not store empty trees inside a tree
+				}
+				if e.ID, err = add(object.Tree, session.EncodeTree(list)); err != nil {
+					return nil, err
+				}
+			case dir != "" && dir != memoryDir+"/" && e.Mode.IsBlob():
+				_, text, err := r.Get(e.ID, maxFile)
+				if err != nil {
+					return nil, err
+				}
+				text, n, err := w.edit(dir+e.Name, text)
+				if err != nil {
+					return nil, err
+				}
+				if gone += n; n > 0 {
+					if len(text) == 0 {
+						continue
+					}
+					if e.ID, err = add(object.Blob, text); err != nil {
+						return nil, err
+					}
 				}
 			}
-			kept = append(kept, file)
+			left = append(left, e)
 		}
-		// git does not store empty trees inside a tree, so a day without files gets no entry.
-		if len(kept) == 0 {
-			continue
-		}
-		if day.ID, err = add(object.Tree, session.EncodeTree(kept)); err != nil {
-			return err
-		}
-		left = append(left, day)
+		return left, nil
 	}
-	if gone == 0 {
-		return nil
+	left, err := each("", root)
+	if err != nil || gone == 0 {
+		return err
 	}
 	tree, err := add(object.Tree, session.EncodeTree(left))
 	if err != nil {

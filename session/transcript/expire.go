@@ -27,10 +27,11 @@ type ExpireRequest struct {
 // expiredBy and expiredWhy are the author and the reason in the tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire removes segments whose checkpoint does not exist any more, and returns the number of removed records. If
-// consecutive records are removed, the last of them that began a turn is replaced by a tombstone, so that later turns
-// keep their numbers. Facts and the handoff are not part of a transcript and are kept. The function provide fetches
-// contents that are missing on this host by their ids; it is nil if none is missing.
+// Expire removes segments whose checkpoint does not exist any more, and returns the number of removed records; the
+// memory of agents in such segments does not count. If consecutive records are removed, the last of them that began a
+// turn is replaced by a tombstone, so that later turns keep their numbers. Facts and the handoff are not part of a
+// transcript and are kept. The function provide fetches contents that are missing on this host by their ids; it is nil
+// if none is missing.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
@@ -54,7 +55,11 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	if some, err := e.mayExpire(r, ref); err != nil || !some {
 		return 0, err
 	}
-	lines, _, err := Read(r, e.Session, provide)
+	lines, head, err := Read(r, e.Session, provide)
+	memory := 0
+	if err == nil && !e.DryRun {
+		memory, err = Source{r, provide}.fetchMemory(head)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -82,13 +87,18 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 			dropped++
 		}
 	}
-	if e.DryRun || dropped == 0 {
+	if e.DryRun || dropped == 0 && memory == 0 {
 		return dropped, nil
 	}
 	// As in Erase, one commit without history replaces the transcript.
-	w := rewriting{session: e.Session, at: e.Now, message: "gc", edit: func(_ string, text []byte) ([]byte, int, error) {
-		return e.drop(text, old, stays)
-	}}
+	w := rewriting{session: e.Session, at: e.Now, message: "gc",
+		edit: func(path string, text []byte) ([]byte, int, error) {
+			if inMemory(path) {
+				text, n := dropLines(text, func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(l.Time) > e.Keep })
+				return text, n, nil
+			}
+			return e.drop(text, old, stays)
+		}}
 	return dropped, w.do(ctx, r, ref)
 }
 
@@ -103,7 +113,11 @@ func (e ExpireRequest) mayExpire(r *session.Repo, ref string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, day := range days {
+	memory, err := (Source{Repo: r}).memoryDays(days)
+	if err != nil {
+		return false, err
+	}
+	for _, day := range append(memory, days...) {
 		// If a day began less than the duration Keep ago, all records of the day are younger than Keep.
 		began, err := time.Parse(time.DateOnly, day.Name)
 		if err != nil || e.Now.Sub(began) <= e.Keep {

@@ -78,31 +78,13 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	if err != nil {
 		return nil, head, fmt.Errorf("read transcript: %w", err)
 	}
-	var files []object.TreeEntry
-	// The tree has one directory for each day.
-	for _, day := range days {
-		if day.Mode != object.ModeDir {
-			continue
-		}
-		list, err := r.Tree(day.ID)
-		if err != nil {
-			return nil, head, fmt.Errorf("read transcript: %w", err)
-		}
-		files = append(files, list...)
+	from := Source{r, provide}
+	files, err := from.files(days)
+	if err != nil {
+		return nil, head, fmt.Errorf("read transcript: %w", err)
 	}
-	// All missing files are fetched in one request.
-	if provide != nil {
-		var missing []object.ID
-		for _, f := range files {
-			if _, _, err := r.Size(f.ID); err != nil {
-				missing = append(missing, f.ID)
-			}
-		}
-		if len(missing) > 0 {
-			if err := provide(missing); err != nil {
-				return nil, head, fmt.Errorf("fetch transcript: %w", err)
-			}
-		}
+	if err := from.fetch(files); err != nil {
+		return nil, head, fmt.Errorf("fetch transcript: %w", err)
 	}
 	for _, f := range files {
 		_, text, err := r.Get(f.ID, maxFile)
@@ -120,6 +102,49 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
 	number(lines)
 	return lines, head, nil
+}
+
+// Source is a repository with transcripts, and a way to get what is missing in it.
+type Source struct {
+	Repo *session.Repo
+	// Provide fetches contents that are missing on this host by their ids; it is nil if none is missing.
+	Provide func(ids []object.ID) error
+}
+
+// files returns the files in the directories of days, oldest first, with names of the form DAY/NAME. It leaves out the
+// memory of agents.
+func (s Source) files(days []object.TreeEntry) (files []object.TreeEntry, _ error) {
+	for _, day := range days {
+		if day.Mode != object.ModeDir || day.Name == memoryDir {
+			continue
+		}
+		list, err := s.Repo.Tree(day.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range list {
+			f.Name = day.Name + "/" + f.Name
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// fetch fetches the contents that are missing on this host, in one request.
+func (s Source) fetch(files []object.TreeEntry) error {
+	if s.Provide == nil {
+		return nil
+	}
+	var missing []object.ID
+	for _, f := range files {
+		if _, _, err := s.Repo.Size(f.ID); err != nil {
+			missing = append(missing, f.ID)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return s.Provide(missing)
 }
 
 // ParseLine parses one line of a file of a transcript. It sets Turn and StartsTurn only for a tombstone. A record

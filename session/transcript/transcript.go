@@ -7,6 +7,7 @@
 //	2006-01-02/POINT.jsonl        records of that day (in UTC) that were made while checkpoint POINT was the newest
 //	2006-01-02/POINT.0002.jsonl   records that did not fit into the first file
 //	2006-01-02/none.jsonl         records that were made before the first checkpoint
+//	.memory/2006-01-02/...        the same for the memory of agents (ReadMemory), which is not shown with the records
 //
 // Each line is an object {"id","time","point","session","lane","actor","record":{...}}, where record is a JSON object
 // that the caller of Record has passed. An erased record is replaced by "erased":{"time","by","why"}.
@@ -46,6 +47,7 @@ type Batch struct {
 	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
 	Lines      []string             // the records, each of which is a JSON object
+	Memory     bool                 // whether the records are the memory of an agent; see ReadMemory
 	// Provide fetches contents that are missing on this host by their ids; nil if none is missing.
 	Provide func(ids []object.ID) error
 }
@@ -147,9 +149,15 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
-	days, err := treeOf(r, head)
+	root, err := treeOf(r, head)
 	if err != nil {
 		return err
+	}
+	days := root
+	if b.Memory {
+		if days, err = (Source{Repo: r}).memoryDays(root); err != nil {
+			return err
+		}
 	}
 	day := b.Time.UTC().Format(time.DateOnly)
 	var files []object.TreeEntry
@@ -178,6 +186,14 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
+	out := []odb.Outgoing{blob, dayTree, tree}
+	if b.Memory {
+		root = put(root, object.TreeEntry{Name: memoryDir, Mode: object.ModeDir, ID: tree.ID})
+		if tree, err = session.Outgoing(f, object.Tree, session.EncodeTree(root)); err != nil {
+			return err
+		}
+		out = append(out, tree)
+	}
 	message := fmt.Sprintf("record: %d lines\n\nAfs-Session: %s\nAfs-Lane: %s\n", len(b.Lines), b.Session, b.Lane)
 	if b.Checkpoint != "" {
 		message += fmt.Sprintf("Afs-Checkpoint: %s\n", b.Checkpoint)
@@ -186,8 +202,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
-	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit},
-		[]session.RefChange{{Name: ref, Old: head, New: commit.ID}})
+	return r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
 // treeOf returns the entries of the root tree of a commit, or no entries for the zero id.
@@ -203,8 +218,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 }
 
 // put returns the entries with e added, or replaced if there is an entry of this name, in git's order. A tree of a
-// transcript contains either only files, or only directories whose names have the same length, so git's order is that
-// of the bytes of the names.
+// transcript contains either only files, or only directories of which no name is the beginning of another, so git's
+// order is that of the bytes of the names.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name,

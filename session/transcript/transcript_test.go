@@ -230,7 +230,7 @@ func TestTurns(t *testing.T) {
 		t.Errorf("turns of the records: got %v, want %v", got, want)
 	}
 	read, _, _ := Read(r, "work", nil)
-	erased, err := Erase(t.Context(), r, EraseRequest{Session: "work",
+	erased, _, err := Erase(t.Context(), r, EraseRequest{Session: "work",
 		IDs: map[string]bool{read[1].ID: true, read[6].ID: true}, Stone: Tombstone{Time: time.Now(), By: "me"}}, nil)
 	if err != nil || len(erased) != 2 {
 		t.Errorf("erased: got %v, %v, want two records", erased, err)

@@ -24,9 +24,10 @@ func sessionEraseCommand(a *cli.App) *cobra.Command {
 		Short: "Erase records of a transcript permanently",
 		Long: `Erase removes records from the transcript of a session: those that are older than TIME (30d, 14:05, 2025-11-22, as in
 names of checkpoints), and those that --record names. It replaces each record by a tombstone, which contains the id of
-the record, the time and author of the erasure, and the text of --why. The objects that contained the records are
-deleted on this host. The next push replaces the transcript on the session remote, which may keep the unreferenced
-objects until its own gc.
+the record, the time and author of the erasure, and the text of --why. From the memory of agents (--agent-memory), it
+removes the lines that are older than TIME, and the whole conversation of each record that --record names. The agents'
+own files stay. The objects that contained the records are deleted on this host. The next push replaces the transcript
+on the session remote, which may keep the unreferenced objects until its own gc.
 
 Forks of the session on this host lose the same records at once. The session remote stores which records were erased, so
 that a fork on another machine erases them too: within 30 seconds if it is mounted, else at its next mount. Checkpoints,
@@ -81,11 +82,20 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 		}
 		return errors.Join(cli.PrintJSON(a.Stdout, reply), err)
 	}
-	fmt.Fprintf(a.Stdout, "erased %s of session %s\n", cli.Plural(int64(len(reply.Erased)), "record"), reply.Session)
+	fmt.Fprintf(a.Stdout, "erased %s of session %s\n", erasedText(reply), reply.Session)
 	for _, f := range forks {
-		fmt.Fprintf(a.Stdout, "erased %s of its fork %s\n", cli.Plural(int64(len(f.Erased)), "record"), f.Session)
+		fmt.Fprintf(a.Stdout, "erased %s of its fork %s\n", erasedText(f), f.Session)
 	}
 	return err
+}
+
+// erasedText describes what was erased.
+func erasedText(r control.SessionEraseReply) string {
+	text := cli.Plural(int64(len(r.Erased)), "record")
+	if r.Memory > 0 {
+		text += " and " + cli.Plural(r.Memory, "line") + " of the agents' memory"
+	}
+	return text
 }
 
 // eraseForks erases the records with the given ids from all sessions on this host that were forked, directly or
@@ -114,7 +124,7 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 				var reply control.SessionEraseReply
 				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids,
 					Why: r.Why}); e == nil &&
-					len(reply.Erased) > 0 {
+					int64(len(reply.Erased))+reply.Memory > 0 {
 					done = append(done, reply)
 				}
 			}

@@ -95,12 +95,12 @@ func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure 
 	for _, id := range erasure.IDs {
 		r.IDs[id] = true
 	}
-	erased, err := transcript.Erase(ctx, repo, r, a.config.Objects.Contents(ctx))
-	if err != nil || len(erased) == 0 {
+	erased, memory, err := transcript.Erase(ctx, repo, r, a.config.Objects.Contents(ctx))
+	if err != nil || len(erased)+memory == 0 {
 		return err
 	}
 	a.log.Info("erased records that the parent session erased", zap.String("session", a.config.Session),
-		zap.Int("records", len(erased)))
+		zap.Int("records", len(erased)), zap.Int("memory", memory))
 	if err := session.NoteErased(ctx, repo, a.config.Session, erasure); err != nil {
 		return err
 	}

@@ -38,6 +38,9 @@ func (all *Catalog) SessionTranscript(ctx context.Context,
 	if o.Repo == nil {
 		return reply, nil
 	}
+	if r.Memory {
+		return o.memory(ctx, r, reply)
+	}
 	head, err := transcript.Head(o.Repo, o.Session)
 	// The caller already has this version of the transcript, so the reply contains no records.
 	if err == nil && !head.IsZero() && head.String() == r.Head {
@@ -57,6 +60,20 @@ func (all *Catalog) SessionTranscript(ctx context.Context,
 			reply.Records = append(reply.Records, shownRecord(l))
 		}
 	}
+	return reply, nil
+}
+
+// memory returns one page of the memory of agents in a session.
+func (o *opened) memory(ctx context.Context, r control.SessionTranscriptRequest,
+	reply control.SessionTranscriptReply) (control.SessionTranscriptReply, error) {
+	lines, next, err := transcript.Source{Repo: o.Repo, Provide: o.mount.Contents(ctx)}.ReadMemory(o.Session, r.After)
+	if err != nil {
+		return reply, fault.ExplainSession("read memory", r.Of, err)
+	}
+	for _, l := range lines {
+		reply.Records = append(reply.Records, shownRecord(l))
+	}
+	reply.Next = next
 	return reply, nil
 }
 
@@ -104,17 +121,17 @@ func (all *Catalog) SessionErase(ctx context.Context,
 	for _, id := range r.Records {
 		ids[id] = true
 	}
-	erased, err := transcript.Erase(ctx, o.Repo, transcript.EraseRequest{
+	erased, memory, err := transcript.Erase(ctx, o.Repo, transcript.EraseRequest{
 		Session: o.Session, Before: r.Before, IDs: ids,
 		Stone: transcript.Tombstone{Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why},
 	}, o.mount.Contents(ctx))
-	if err != nil || len(erased) == 0 {
+	if err != nil || len(erased)+memory == 0 {
 		if err != nil {
 			err = fault.ExplainSession("erase from", r.Of, err)
 		}
 		return reply, err
 	}
-	reply.Erased = erased
+	reply.Erased, reply.Memory = append(reply.Erased, erased...), int64(memory)
 	note := session.Erasure{IDs: erased, Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why}
 	// An erasure by time is recorded by its time, and not by the IDs of its records.
 	if !r.Before.IsZero() {

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/treediff"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/writeback/objects"
 )
 
@@ -174,7 +175,7 @@ func (b *branch) transcript(ctx context.Context) error {
 		}
 	}
 	for _, c := range b.changes(ctx, object.ID{}, info.Tree) {
-		if b.has(c.new, false) {
+		if b.has(c.new, false) && !transcript.MemoryPath(c.path) {
 			b.state.Files[recordsDir+c.path] = text(c.new)
 		}
 	}
