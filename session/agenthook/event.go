@@ -194,7 +194,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 	}
 	e := Event{
 		Agent: a, Kind: kinds[w.Event], Name: w.Event, Session: w.Session, Dir: w.Dir, Model: w.Model,
-		Tool: w.Tool, Call: w.Call, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
+		Tool: w.Tool, Call: w.Call, File: w.File, Input: nonNull(w.ToolInput), Output: nonNull(w.ToolResponse),
 	}
 	if w.Sub != "" {
 		e.Sub, e.SubType = limit(w.Sub, maxConversation), cutClean(w.SubType, maxConversation)
@@ -227,7 +227,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 		e.Tree = Tree{Name: cmp.Or(t.Name, t.WorktreeName), Path: t.Path, From: cmp.Or(t.BasePath, w.Dir),
 			Base: cmp.Or(t.BaseCommit, t.BaseRef)}
 	case Compact:
-		e.Trigger, e.File = cutClean(w.Trigger, maxConversation), w.File
+		e.Trigger = cutClean(w.Trigger, maxConversation)
 	case Prompt, SubPrompt, Notification:
 		e.Text = w.Prompt
 		// Gemini puts what hooks have answered before the prompt.
