@@ -56,6 +56,20 @@ type TranscriptRecord struct {
 	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
 }
 
+// PlacedMemory describes a conversation of an agent from the memory of a session.
+type PlacedMemory struct {
+	Agent        string `json:"agent"`        // "claude" or "codex"
+	Conversation string `json:"conversation"` // name that the agent has given to the conversation
+	// placed: the file did not exist; extended: it had the beginning of the conversation; current: it had all of it;
+	// newer: it is longer or different, and was not changed
+	Outcome string   `json:"outcome"`
+	Title   string   `json:"title,omitempty"`   // beginning of the first prompt
+	Dir     string   `json:"dir"`               // directory in which the agent continues the conversation
+	File    string   `json:"file"`              // file of the agent
+	Partial bool     `json:"partial,omitempty"` // whether lines are missing: too large, erased or expired
+	Command []string `json:"command"`           // command that continues the conversation
+}
+
 // Erased is the tombstone of an erased record.
 type Erased struct {
 	Time time.Time `json:"time"`          // time of the erasure

@@ -152,6 +152,8 @@ type MountReply struct {
 	Timings Timings `json:"timings_ms"`     // times at which the states of the mount were reached
 	// what is not in a mount that starts from a checkpoint; missing: everything is
 	Receipt *Receipt `json:"receipt,omitempty"`
+	// set by the command, not by the daemon: conversations that were placed for agents of this user
+	Memory []PlacedMemory `json:"memory,omitempty"`
 }
 
 // Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a

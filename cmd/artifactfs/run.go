@@ -193,7 +193,11 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err != nil {
 		return cli.Failure("run", o.Request.Dir, err)
 	}
+	if err := o.CarryMemory(ctx, a, &reply); err != nil {
+		cli.PrintError(a.Stderr, control.AsError(err))
+	}
 	cli.PrintReceipt(a, "carried", reply.Receipt)
+	cli.PrintMemory(a, reply.Memory)
 	a.Serving = true // from now on, all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
 	// The mount is not visible here, as in another mount namespace. CMD would run in an empty directory.

@@ -64,7 +64,7 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			ended := make(chan error, 1)
-			go func() { ended <- serving.ServeMount(ctx, a, foregroundRequest()) }()
+			go func() { ended <- serving.ServeMount(ctx, a, foregroundRequest(), justMounted) }()
 			client := awaitMount(t, control.MountSocket(a.State, os.Getpid()))
 			if how == "signal" {
 				cancel()
@@ -93,7 +93,7 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 		}
 	})
 	a, _ := newServing(t, f)
-	err := serving.ServeMount(t.Context(), a, foregroundRequest())
+	err := serving.ServeMount(t.Context(), a, foregroundRequest(), justMounted)
 	if e := control.AsError(err); e.Error() != "mount /m: no luck" || !f.closed {
 		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
@@ -320,3 +320,6 @@ func TestSignalsOurParentIgnoresStayIgnored(t *testing.T) {
 	}
 	t.Error("SIGTERM did not end the process")
 }
+
+// justMounted is the function that ServeMount calls in tests.
+func justMounted(context.Context, *control.MountReply) error { return nil }

@@ -8,6 +8,7 @@
 // The user's file may also contain:
 //
 //	store_from = "/host"    # state directory of another daemon, from which mounts read what it has fetched
+//	agent_memory = true     # keep the conversations of coding agents in the session
 //
 // A repository is not trusted: its file is limited in size, and it can name only paths inside of the mount.
 package config
@@ -45,6 +46,8 @@ type File struct {
 	// StoreFrom is the absolute path of the state directory of another daemon, from which mounts read what it has
 	// fetched; "" if there is none. Only the user's file may set it.
 	StoreFrom string `toml:"store_from"`
+	// AgentMemory is whether mounts keep the memory of coding agents in their sessions. Only the user's file may set it.
+	AgentMemory bool `toml:"agent_memory"`
 }
 
 // Parse parses the contents of a configuration file. If the syntax is invalid, the error is one line that contains the

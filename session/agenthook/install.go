@@ -320,3 +320,9 @@ func include(dir, path string) error {
 	}
 	return writeSettings(file, []byte(before+after))
 }
+
+// GitDir returns the absolute path of the git directory of the working tree at dir. It runs git as the user.
+func GitDir(ctx context.Context, dir string) (string, error) {
+	out, err := gitcmd.AsUser(ctx, "-C", dir, "rev-parse", "--absolute-git-dir").Output()
+	return strings.TrimSuffix(string(out), "\n"), err
+}

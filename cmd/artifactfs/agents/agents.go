@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/memory"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/session/agenthook"
@@ -147,7 +148,7 @@ not changed. An entry artifactfs that you have added yourself stays.`,
 			if err != nil {
 				return cli.Failure("install hooks", args[0], err)
 			}
-			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil {
+			if gitDir, err := agenthook.GitDir(cmd.Context(), dir); err == nil {
 				if err := agenthook.MakeDir(gitDir); err != nil {
 					return cli.Failure("install hooks", args[0], err)
 				}
@@ -212,7 +213,7 @@ settings.`,
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
-			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil {
+			if gitDir, err := agenthook.GitDir(cmd.Context(), dir); err == nil {
 				// If no hooks are left, also remove the state that was stored between two events.
 				err := agenthook.ForgetFired(gitDir, agent)
 				if err == nil && !anyInstalled(dir) {
@@ -258,7 +259,8 @@ func statusCommand(a *cli.App) *cobra.Command {
 them last. An agent skips hooks that its user has not trusted, without a message. So hooks that have never fired record
 nothing, and the line says what to do. artifactfs status and artifactfs doctor print the same for mounts.
 
-If several agents work in the directory at the same time, another line names them.`,
+If several agents work in the directory at the same time, another line names them. If the conversations of the
+agents are kept in the session (--agent-memory of artifactfs mount), the last line has their size.`,
 		Example: "  artifactfs agent status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -268,7 +270,7 @@ If several agents work in the directory at the same time, another line names the
 			}
 			all := statesAt(cmd.Context(), dir)
 			if a.JSON {
-				return cli.PrintJSON(a.Stdout, map[string]any{"hooks": all})
+				return cli.PrintJSON(a.Stdout, map[string]any{"hooks": all, "memory": memory.At(cmd.Context(), dir)})
 			}
 			now := time.Now()
 			for _, s := range all {
@@ -284,7 +286,12 @@ If several agents work in the directory at the same time, another line names the
 				}
 			}
 			if text := Sharing(all, now); text != "" {
-				_, err = fmt.Fprintln(a.Stdout, text)
+				if _, err := fmt.Fprintln(a.Stdout, text); err != nil {
+					return err
+				}
+			}
+			if s := memory.At(cmd.Context(), dir); s.Kept {
+				_, err = fmt.Fprintf(a.Stdout, "%-9s %s\n", "memory", s.Text())
 			}
 			return err
 		},
@@ -334,10 +341,4 @@ func configuredDir(dir string) (string, error) {
 			Cause: "path is not a directory"}
 	}
 	return dir, nil
-}
-
-// gitDirOf returns the absolute path of a working tree's git directory.
-func gitDirOf(ctx context.Context, dir string) (string, error) {
-	out, err := gitcmd.AsUser(ctx, "-C", dir, "rev-parse", "--absolute-git-dir").Output()
-	return strings.TrimSuffix(string(out), "\n"), err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/memory"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -90,7 +91,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	defer cancel()
 	event.Dir = cmp.Or(event.Dir, ".")
 	var failed error
-	gitDir, err := gitDirOf(ctx, event.Dir)
+	gitDir, err := agenthook.GitDir(ctx, event.Dir)
 	if err != nil {
 		gitDir = "" // the directory is in no git repository
 	} else if err := agenthook.NoteFired(gitDir, event); err != nil {
@@ -134,7 +135,8 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 			notice = sharingNotice(all, m, others, now)
 		}
 	}
-	return notice, errors.Join(err, recordEvent(ctx, m, gitDir, event))
+	err = errors.Join(err, recordEvent(ctx, m, gitDir, event))
+	return notice, errors.Join(err, memory.Send(ctx, m, gitDir, event))
 }
 
 // recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues

@@ -127,7 +127,7 @@ func statesOf(dir, gitDir string) []AgentState {
 
 // statesAt returns the states of the hooks in the directory dir, which need not be in a mount.
 func statesAt(ctx context.Context, dir string) []AgentState {
-	gitDir, err := gitDirOf(ctx, dir)
+	gitDir, err := agenthook.GitDir(ctx, dir)
 	if err != nil {
 		gitDir = "" // dir is in no git repository, so no hook can have stored an event
 	}

@@ -221,7 +221,44 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "),
 		Seconds(took))
 	PrintReceipt(a, "carried", m.Receipt)
+	PrintMemory(a, m.Memory)
 	return err
+}
+
+// maxConversations is the maximum number of conversations that PrintMemory names.
+const maxConversations = 5
+
+// PrintMemory prints on stderr what was done with the memory of agents, the newest conversation last. It prints nothing
+// with --json or --quiet.
+func PrintMemory(a *App, all []control.PlacedMemory) {
+	if a.JSON || a.Quiet {
+		return
+	}
+	if all != nil && len(all) == 0 {
+		fmt.Fprintln(a.Stderr, "artifactfs: the session has no memory of agents")
+	}
+	if n := len(all) - maxConversations; n > 0 {
+		fmt.Fprintf(a.Stderr, "artifactfs: agent memory: %s more, see --json\n", Plural(int64(n), "conversation"))
+		all = all[n:]
+	}
+	for _, p := range all {
+		words := make([]string, len(p.Command))
+		for i, w := range p.Command {
+			words[i] = ShellWord(w)
+		}
+		text := strings.Join(words, " ") + " continues the conversation"
+		if p.Outcome == "newer" {
+			text = "kept the newer conversation of this host: " + strings.Join(words, " ") + " continues it"
+		}
+		if p.Title != "" {
+			text += fmt.Sprintf(" %q", p.Title)
+		}
+		text += " (in " + p.Dir + ")"
+		if p.Partial {
+			text += "; some lines are missing: they were too large, erased or expired"
+		}
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", OneLine(text))
+	}
 }
 
 // RefName returns the name ref or, if it is empty, the abbreviated commit or, if that is also empty, the word "empty"

@@ -34,6 +34,8 @@ type MountOptions struct {
 	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
+	agentMemory   bool   // whether the memory of agents is kept
+	forks         bool   // whether the new session is a fork
 	follow        string // branch that the mount follows; the value followMounted stands for the mounted branch
 	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
 	create        creation
@@ -262,6 +264,9 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if err := o.completeFollow(cmd); err != nil {
 		return err
 	}
+	if err := o.completeMemory(cmd); err != nil {
+		return err
+	}
 	if link { // The link names a session, and the session determines the remote.
 		dir := r.Session
 		if len(args) > 1 {
@@ -430,7 +435,9 @@ func RepositoryName(remote string) string {
 // mountRemote mounts through a daemon, or in this process with --foreground, and prints the result.
 func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	if o.foreground {
-		return serving.ServeMount(ctx, a, o.Request)
+		return serving.ServeMount(ctx, a, o.Request, func(ctx context.Context, m *control.MountReply) error {
+			return o.CarryMemory(ctx, a, m)
+		})
 	}
 	start := time.Now()
 	p := a.NewProgress()
@@ -439,7 +446,8 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	if err != nil {
 		return cli.Failure("mount", o.Request.Dir, err)
 	}
-	return cli.PrintMount(a, reply, time.Since(start))
+	err = o.CarryMemory(ctx, a, &reply)
+	return errors.Join(cli.PrintMount(a, reply, time.Since(start)), err)
 }
 
 // MountInBackground requests a mount from the shared daemon, which it starts if necessary. It calls the function show

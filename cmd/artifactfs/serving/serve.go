@@ -41,7 +41,8 @@ const (
 
 // ServeMount runs the command "mount --foreground": it serves one mount until the mount is unmounted or a signal ends
 // the process. It prints the result of the mount before it starts to wait.
-func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
+func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest,
+	mounted func(context.Context, *control.MountReply) error) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
 		return cli.Failure("mount", r.Dir, err)
@@ -79,7 +80,8 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	if err != nil {
 		return cli.Failure("mount", r.Dir, err)
 	}
-	if err := cli.PrintMount(a, reply, time.Since(start)); err != nil {
+	err = mounted(ctx, &reply)
+	if err := errors.Join(cli.PrintMount(a, reply, time.Since(start)), err); err != nil {
 		return err
 	}
 	select {

@@ -127,6 +127,11 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 		o.Request.Remote = ""
 	}
 	start := time.Now()
+	parent := ""
+	if w.mount != nil {
+		parent = w.mount.Dir
+	}
+	o.InheritMemory(ctx, parent)
 	p := a.NewProgress()
 	reply, err := w.client.Fork(ctx,
 		control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request, Head: head}, p.Show)
@@ -137,11 +142,12 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if reply.Session == "" {
 		return printWork(a, "shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
 	}
+	memory := o.CarryMemory(ctx, a, &reply)
 	what := "forked session " + reply.Session
 	if head != nil && head.Branch != "" {
 		what += " on branch " + head.Branch
 	}
-	return printWork(a, what, reply, time.Since(start))
+	return errors.Join(printWork(a, what, reply, time.Since(start)), memory)
 }
 
 // workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote,
@@ -265,7 +271,8 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	if err != nil {
 		return err
 	}
-	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
+	err = o.CarryMemory(cmd.Context(), a, &reply)
+	return errors.Join(printWork(a, "resumed session "+reply.Session, reply, time.Since(start)), err)
 }
 
 // resumption names a session of this host or of a session remote, and how it is mounted.

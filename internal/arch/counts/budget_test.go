@@ -28,7 +28,7 @@ var (
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       319, // every command has it as a parameter
+		"cmd/artifactfs/cli.App":       327, // every command has it as a parameter
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
