@@ -53,8 +53,8 @@ type chunk struct {
 	mem []byte
 }
 
-// create creates an empty log file. It syncs the file, but not the directory entry.
-func create(fs disk.FS, path string, boot bootID) (*file, error) {
+// create creates an empty log file with a version of the format. It syncs the file, but not the directory entry.
+func create(fs disk.FS, path string, version uint32, boot bootID) (*file, error) {
 	f, err := fs.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err

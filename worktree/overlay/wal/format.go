@@ -3,6 +3,7 @@ package wal
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -27,6 +28,7 @@ type bootID [36]byte
 const (
 	pageSize   = 4096
 	version    = 3
+	raised     = 4 // version of a log that Log.Raise was called for
 	byteOrder  = 0x01020304
 	headerSize = pageSize // offset of the first record
 	recordHead = 24
@@ -40,6 +42,20 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sum returns the checksum of the header's fields before crc.
 func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
+}
+
+// raise sets the version to raised. If the process dies between the two stores, crc is that of the lower version, which
+// checkHeader accepts.
+func (h *header) raise() {
+	atomic.StoreUint32(&h.version, raised)
+	atomic.StoreUint32(&h.crc, h.sum())
+}
+
+// isIntact reports whether crc is the checksum of the header, or of the header before raise has changed the version.
+func (h *header) isIntact() bool {
+	before := *h
+	before.version = version
+	return h.crc == h.sum() || h.version == raised && h.crc == before.sum()
 }
 
 // seed returns the initial value of the checksums of a file's records, which is derived from the epoch.

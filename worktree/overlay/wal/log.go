@@ -111,6 +111,25 @@ func (l *Log) Append(record []byte, time int64) error {
 	return nil
 }
 
+// Raise marks the log, before the first record with a put that version 3 of the format does not have is appended. An
+// older program then refuses the log with ErrVersion. The mark stays in all later files of the log. Raise returns EROFS
+// if the log was opened with Salvage or is closed.
+func (l *Log) Raise() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return fmt.Errorf("raise version of log %s: %w", l.path, syscall.EROFS)
+	}
+	if l.file.head.version == raised {
+		return nil
+	}
+	l.file.head.raise()
+	if r := l.rotation; r != nil {
+		r.file.head.raise()
+	}
+	return nil
+}
+
 // Reserve allocates disk space for n further bytes of records in the present file of the log, so that Append needs
 // none.
 func (l *Log) Reserve(n int64) error {

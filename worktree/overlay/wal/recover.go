@@ -57,7 +57,11 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		if !mustSync {
 			taken = found.size
 		}
-		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0 }, mustSync)
+		l.file, err = resume(f, found.end, found.last, taken, func(h *header) {
+			if h.boot, h.clean = l.bootID, 0; h.version == raised {
+				h.raise()
+			}
+		}, mustSync)
 	}
 	if err != nil {
 		return nil, found.Recovery, errors.Join(fmt.Errorf("open log: %w", err), f.Close())
@@ -71,7 +75,7 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	if o.Salvage {
 		return l, r, nil
 	}
-	if l.file, err = create(l.fs, newPath(l.path), l.bootID); err != nil {
+	if l.file, err = create(l.fs, newPath(l.path), version, l.bootID); err != nil {
 		return nil, r, fmt.Errorf("create log: %w", err)
 	}
 	if err := l.name(l.file); err != nil {
@@ -148,9 +152,10 @@ func (l *Log) checkHeader(h *header) error {
 		return &DamageError{Path: l.path}
 	case h.order != byteOrder:
 		return fmt.Errorf("read log %s: written by a host with another byte order: %w", l.path, ErrVersion)
-	case h.version != version:
-		return fmt.Errorf("read log %s: version is %d, this program supports %d: %w", l.path, h.version, version, ErrVersion)
-	case h.crc != h.sum():
+	case h.version != version && h.version != raised:
+		return fmt.Errorf("read log %s: version is %d, this program supports %d and %d: %w", l.path, h.version, version,
+			raised, ErrVersion)
+	case !h.isIntact():
 		return &DamageError{Path: l.path}
 	}
 	return nil

@@ -29,17 +29,20 @@ func (l *Log) Begin() (*Rotation, error) {
 		return nil, fmt.Errorf("rotate log %s: %w", l.path, syscall.EROFS)
 	}
 	l.mu.Lock()
-	busy := l.rotation != nil
+	busy, version := l.rotation != nil, l.file.head.version
 	l.mu.Unlock()
 	if busy {
 		return nil, fmt.Errorf("rotate log %s: %w", l.path, syscall.EBUSY)
 	}
-	f, err := create(l.fs, newPath(l.path), l.bootID)
+	f, err := create(l.fs, newPath(l.path), version, l.bootID)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rotate log %s: %w", l.path, err), l.fs.Remove(newPath(l.path)))
 	}
 	r := &Rotation{log: l, file: f}
 	l.mu.Lock()
+	if l.file.head.version == raised { // Raise may have been called since
+		f.head.raise()
+	}
 	l.rotation = r
 	l.mu.Unlock()
 	return r, nil
