@@ -24,7 +24,7 @@ type put struct {
 	mask  uint64
 	inode Inode // only the fields in mask are valid
 	// number is, depending on the field code, the number of a contents file, the value of a counter, the number of a
-	// request, or the first ID in a range of Kept records.
+	// request, the bound of a segment, or the first ID in a range of Kept records.
 	number uint64
 	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
@@ -88,6 +88,9 @@ func (d *decoder) next(p *put) bool {
 	case putReleased:
 		p.number, p.last = d.uint(1<<64-1), d.uint(1<<64-1)
 		d.bad = d.bad || p.number == 0
+	case putSealed:
+		p.name, p.number = d.text(shareLength), d.uint(1<<64-1)
+		d.bad = d.bad || p.number == 0 || !ValidShare(p.name)
 	default:
 		d.bad = true
 	}

@@ -11,7 +11,7 @@ type Cursor struct {
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // counters, dead contents files, requests and Kept records, in one step
+	dumpNumbers dumpPhase = iota // segments, counters, dead contents files, requests and Kept records, in one step
 	dumpOwn                      // records of nodes that the overlay has created
 	dumpBase                     // the records of base nodes
 	dumpLast                     // CounterLast
@@ -44,8 +44,11 @@ func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	return c, c.phase == dumpDone
 }
 
-// dumpNumbers dumps the counters except CounterLast, dead contents files, requests and Kept records.
+// dumpNumbers dumps the segments, the counters except CounterLast, dead contents files, requests and Kept records.
 func (t *Table) dumpNumbers(b *Batch) {
+	for _, g := range t.Segments {
+		b.Seal(g)
+	}
 	for c := range CounterLast {
 		if v := t.Counter(c); v != 0 {
 			b.SetCounter(c, v)

@@ -36,6 +36,10 @@ func FuzzApply(f *testing.F) {
 	f.Add(b.Bytes())
 	b.Unkeep(2, 3)
 	f.Add(b.Bytes())
+	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE9", 2048})
+	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE8", 1024})
+	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE7", 1024})
+	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, again := NewSeeded(Seed{1}), NewSeeded(Seed{1})
 		defer table.Close()
@@ -71,6 +75,9 @@ func FuzzApply(f *testing.F) {
 		})
 		if !slices.Equal(table.requests.ring, again.requests.ring) {
 			t.Fatalf("requests: got %d before the dump, %d after it", table.Requests(), again.Requests())
+		}
+		if !slices.Equal(table.Segments, again.Segments) {
+			t.Fatalf("segments: got %+v before the dump, %+v after it", table.Segments, again.Segments)
 		}
 		if a != b || first.Puts() != second.Puts() || len(first.Bytes()) != len(second.Bytes()) {
 			t.Fatalf("totals: got %+v before the dump, %+v after it; dumps of %d and %d bytes", a, b, len(first.Bytes()),

@@ -22,6 +22,7 @@ type Table struct {
 	// dead holds the numbers of the contents files that must be removed.
 	dead     numbers
 	kept     keptRecords
+	Segments []Segment // sorted by Bound; only Apply changes them
 	counters [maxCounter]uint64
 	inodes   int64 // number of inodes
 	// dirs and attrs keep the entries of directories, link targets and extended attributes in arena.
@@ -116,6 +117,8 @@ func (t *Table) apply(p *put) {
 		t.kept.add(p.kept)
 	case putReleased:
 		t.kept.remove(p.number, p.last)
+	case putSealed:
+		t.Segments = withSegment(t.Segments, Segment{strings.Clone(p.name), p.number})
 	}
 }
 

@@ -1,0 +1,37 @@
+package state
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+func TestSegments(t *testing.T) {
+	const first, second = "01M80Q4Z9W7XA3V6MEZKGN8CE9", "01M80Q4Z9W7XA3V6MEZKGN8CE8"
+	table := New()
+	defer table.Close()
+	var b Batch
+	b.Seal(Segment{second, 3072})
+	b.Seal(Segment{first, 512})
+	b.Seal(Segment{first, 1024})
+	for range 2 { // a batch that is applied twice has the same effect
+		if err := table.Apply(b.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := table.Segments, []Segment{{first, 1024}, {second, 3072}}; !slices.Equal(got, want) {
+			t.Errorf("segments: got %+v, want %+v", got, want)
+		}
+	}
+	for _, g := range []Segment{
+		{first, 0}, {"", 1}, {"../../../../../etc/passwd00", 1}, {"01M80Q4Z9W7XA3V6MEZKGN8C/9", 1},
+		{"01m80q4z9w7xa3v6mezkgn8ce9", 1}, {first + "0", 1}, {first[1:], 1},
+	} {
+		b.Reset()
+		if b.Seal(g); !errors.Is(b.Err(), ErrBatch) {
+			t.Errorf("segment %+v: got error %v, want ErrBatch", g, b.Err())
+		}
+		if err := table.Apply(b.Bytes()); !errors.Is(err, ErrBatch) || len(table.Segments) != 2 {
+			t.Errorf("apply segment %+v: got error %v, want ErrBatch", g, err)
+		}
+	}
+}
