@@ -92,6 +92,9 @@ func mendLog(dir string, o Options, r *Report) error {
 	}
 	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot,
 		Replay: func([]byte, int64) error { return nil }})
+	if err == nil && len(table.Segments) > 0 {
+		err = mended.Raise()
+	}
 	if err != nil {
 		return err
 	}

@@ -8,18 +8,23 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// contents manages the directory of contents files. The name of a file is its number in hexadecimal, and each
+// contents manages the directories of contents files. The name of a file is its number in hexadecimal, and each
 // subdirectory holds 1024 files.
 type contents struct {
 	fs       disk.FS
-	dir      string // path of "contents" in the overlay
+	overlay  string // directory of the overlay
+	shares   string // directory of the shares; "" if there is none
 	lost     string // path of "lost+found" in the overlay
 	readOnly bool
+	// layout states where the contents files are; Seal replaces it
+	layout  atomic.Pointer[layout]
+	sealing sync.Mutex // held during Seal; taken before all other locks
 	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no
 	// free descriptor.
 	spare func() bool
@@ -35,50 +40,61 @@ type contents struct {
 // perDirectory is the number of contents files in one subdirectory.
 const perDirectory = 1024
 
-// directory returns the path of the subdirectory that holds a contents file.
-func (c *contents) directory(number uint64) string {
-	return filepath.Join(c.dir, fmt.Sprintf("%06x", number/perDirectory))
+// directoryIn returns the path of the subdirectory of dir that holds a contents file.
+func directoryIn(dir string, number uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("%06x", number/perDirectory))
 }
 
-// path returns the path of a contents file.
-func (c *contents) path(number uint64) string {
-	return filepath.Join(c.directory(number), fmt.Sprintf("%06x", number))
+// pathIn returns the path of a contents file in dir.
+func pathIn(dir string, number uint64) string {
+	return filepath.Join(directoryIn(dir, number), fmt.Sprintf("%06x", number))
 }
 
-// openFile opens a contents file. If the process has no free descriptor, it closes files that are not in use and tries
-// once more.
-func (c *contents) openFile(number uint64, flag int, perm os.FileMode) (disk.File, error) {
-	f, err := c.fs.OpenFile(c.path(number), flag, perm)
+// openFile opens the file at a path. If the process has no free descriptor, it closes files that are not in use and
+// tries once more.
+func (c *contents) openFile(path string, flag int, perm os.FileMode) (disk.File, error) {
+	f, err := c.fs.OpenFile(path, flag, perm)
 	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && c.spare() {
-		f, err = c.fs.OpenFile(c.path(number), flag, perm)
+		f, err = c.fs.OpenFile(path, flag, perm)
 	}
 	return f, err
 }
 
-// create creates an empty contents file, and its subdirectory if necessary.
+// create creates an empty contents file, and its subdirectory if necessary. It returns errSealed if the number was
+// sealed before the file was created.
 func (c *contents) create(number uint64) (disk.File, error) {
 	const flag = os.O_RDWR | os.O_CREATE | os.O_EXCL
-	f, err := c.openFile(number, flag, 0o600)
+	a := c.layout.Load()
+	if a.isSealed(number) {
+		return nil, errSealed
+	}
+	f, err := c.openFile(pathIn(a.own, number), flag, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = c.fs.Mkdir(c.directory(number), 0o700)
+		err = c.fs.Mkdir(directoryIn(a.own, number), 0o700)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			c.mu.Lock()
 			c.made[number/perDirectory] = true
 			c.mu.Unlock()
-			f, err = c.openFile(number, flag, 0o600)
+			f, err = c.openFile(pathIn(a.own, number), flag, 0o600)
 		}
+	}
+	if errors.Is(err, fs.ErrNotExist) && c.isSealed(number) { // Seal has moved the directory
+		err = errSealed
 	}
 	return f, err
 }
 
 // open opens a contents file. The log names only files that exist, so a missing file means damage: open then returns an
 // error that wraps ErrDamaged and EIO.
-func (c *contents) open(number uint64) (disk.File, error) {
-	flag := os.O_RDWR
-	if c.readOnly {
-		flag = os.O_RDONLY
-	}
-	f, err := c.openFile(number, flag, 0)
+func (c *contents) open(number uint64) (f disk.File, err error) {
+	err = c.find(number, func(dir string) error {
+		flag := os.O_RDWR
+		if c.readOnly || c.isSealed(number) {
+			flag = os.O_RDONLY
+		}
+		f, err = c.openFile(pathIn(dir, number), flag, 0)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		// The error does not wrap ErrNotExist, because the file exists in the mount, and only its bytes are missing.
 		return nil, fmt.Errorf("contents file %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
@@ -88,7 +104,10 @@ func (c *contents) open(number uint64) (disk.File, error) {
 
 // stat returns the size and mtime of a contents file. The result ok is false if the file is missing.
 func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
-	info, err = c.fs.Stat(c.path(number))
+	err = c.find(number, func(dir string) error {
+		info, err = c.fs.Stat(pathIn(dir, number))
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -97,8 +116,16 @@ func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 
 // syncEntry syncs the directories that lead to a contents file, so that the file's name survives a power cut.
 func (c *contents) syncEntry(number uint64) error {
-	if err := c.fs.SyncDir(c.directory(number)); err != nil {
+	var top string
+	err := c.find(number, func(dir string) error {
+		top = dir
+		return c.fs.SyncDir(directoryIn(dir, number))
+	})
+	if err != nil {
 		return err
+	}
+	if c.isSealed(number) {
+		return c.fs.SyncDir(top)
 	}
 	c.mu.Lock()
 	sure := !c.made[number/perDirectory] && !c.doubts
@@ -106,7 +133,7 @@ func (c *contents) syncEntry(number uint64) error {
 	if sure {
 		return nil
 	}
-	if err := c.fs.SyncDir(c.dir); err != nil {
+	if err := c.fs.SyncDir(top); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -124,31 +151,41 @@ func (c *contents) doubt() {
 	c.mu.Unlock()
 }
 
-// remove removes a contents file. It returns nil if the file is missing.
+// remove removes a contents file. It returns nil if the file is missing, or sealed: others may use a sealed file.
 func (c *contents) remove(number uint64) error {
-	if err := c.fs.Remove(c.path(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	a := c.layout.Load()
+	if a.isSealed(number) {
+		return nil
+	}
+	if err := c.fs.Remove(pathIn(a.own, number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// lose moves a contents file to lost+found, which it creates if necessary. It returns nil if the file is missing.
+// lose moves a contents file to lost+found, which it creates if necessary. It returns nil if the file is missing or
+// sealed.
 func (c *contents) lose(number uint64) error {
+	a := c.layout.Load()
+	if a.isSealed(number) {
+		return nil
+	}
 	err := c.fs.Mkdir(c.lost, 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	err = c.fs.Rename(c.path(number), filepath.Join(c.lost, fmt.Sprintf("content-%06x", number)))
+	err = c.fs.Rename(pathIn(a.own, number), filepath.Join(c.lost, fmt.Sprintf("content-%06x", number)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// each calls f for the number of every existing contents file, beginning with the subdirectory that contains the number
-// in the parameter from. It stops at the first error of f and returns this error.
+// each calls f for the number of every existing contents file that is not sealed, beginning with the subdirectory that
+// contains the number in the parameter from. It stops at the first error of f and returns this error.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
-	dirs, err := c.fs.ReadDir(c.dir)
+	own := c.layout.Load().own
+	dirs, err := c.fs.ReadDir(own)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -160,13 +197,16 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 		if err != nil || i < from/perDirectory || !d.IsDir() {
 			continue
 		}
-		entries, err := c.fs.ReadDir(filepath.Join(c.dir, d.Name()))
+		entries, err := c.fs.ReadDir(filepath.Join(own, d.Name()))
+		if errors.Is(err, fs.ErrNotExist) && c.layout.Load().own != own { // Seal has moved the directory
+			return nil
+		}
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
 			number, err := strconv.ParseUint(e.Name(), 16, 64)
-			if err != nil || c.path(number) != filepath.Join(c.dir, d.Name(), e.Name()) {
+			if err != nil || pathIn(own, number) != filepath.Join(own, d.Name(), e.Name()) {
 				continue // skip the file, because the method path never generates this name
 			}
 			if err := f(number); err != nil {
@@ -177,13 +217,24 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 	return nil
 }
 
-// create creates an empty contents file. If the disk is full, it removes dead contents files and tries once more.
-func (l *Layer) create(number uint64) (data disk.File, err error) {
-	err = l.withRoom(func() error {
+// create creates an empty contents file with a new number. If the disk is full and room is true, it removes dead
+// contents files, also pinned ones, and tries once more.
+func (l *Layer) create(room bool) (number uint64, data disk.File, err error) {
+	try := func() error {
 		data, err = l.contents.create(number)
 		return err
-	})
-	return data, err
+	}
+	for err = errSealed; errors.Is(err, errSealed); { // Seal may have sealed the number before the file was created
+		if number, err = l.newNumber(); err != nil {
+			return 0, nil, err
+		}
+		if room {
+			err = l.withRoom(try)
+		} else {
+			err = try()
+		}
+	}
+	return number, data, err
 }
 
 // newNumber returns the number for a new contents file. The log reserves numbers in blocks of perDirectory. Every

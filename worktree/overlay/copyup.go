@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -22,15 +23,20 @@ type Section interface {
 // CopyUp creates the contents file of a promoted base node from the first size bytes of base. It copies without holding
 // a lock. If the node received another contents file during the copy, CopyUp discards the copy and returns nil.
 func (f *File) CopyUp(base io.ReaderAt, size int64) error {
-	l := f.l
-	if l.o.ReadOnly {
+	if f.l.o.ReadOnly {
 		return syscall.EROFS
 	}
-	number, err := l.newNumber()
-	if err != nil {
-		return err
+	for {
+		if err := f.copyUp(base, size); !errors.Is(err, errSealed) {
+			return err
+		}
 	}
-	data, err := l.create(number)
+}
+
+// copyUp does the work of CopyUp, and returns errSealed if Seal was called during the copy.
+func (f *File) copyUp(base io.ReaderAt, size int64) error {
+	l := f.l
+	number, data, err := l.create(true)
 	if err != nil {
 		return err
 	}
@@ -106,7 +112,16 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 // CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which
 // is less than n at the end of the source. It returns ErrBase if CopyUp must be called for f first. It returns
 // ErrSourceBase if the contents of the source are in the base tree, where the caller must then read them.
-func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
+func (f *File) CopyRange(from *File, fromOff, off, n int64) (done int64, err error) {
+	err = apart{f, math.MaxInt64}.change(func() error {
+		done, err = f.copyRange(from, fromOff, off, n)
+		return err
+	})
+	return done, err
+}
+
+// copyRange does the work of CopyRange, and returns errSealed if the contents of f are sealed.
+func (f *File) copyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	unlock, err := f.lockWith(from)

@@ -35,7 +35,16 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 // WriteAt writes like pwrite(2). If it returns an error, it also returns the number of bytes that were written. It
 // returns ErrBase if the file has the base tree's contents: the caller must then call CopyUp first. If p covers the
 // whole file, the caller can pass p as the source of the copy.
-func (f *File) WriteAt(p []byte, off int64) (int, error) {
+func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
+	err = apart{f, math.MaxInt64}.change(func() error {
+		n, err = f.writeAt(p, off)
+		return err
+	})
+	return n, err
+}
+
+// writeAt does the work of WriteAt, and returns errSealed if the contents are sealed.
+func (f *File) writeAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	if err := f.lockForChange(); err != nil {
@@ -56,14 +65,14 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// lockForChange takes f.mu shared. When it returns nil, the file has a contents file and its inode is marked dirty in
-// the log. The mark must be logged before the first byte is written: recovery after a kill reads the sizes of dirty
-// inodes only from their contents files, and would keep a wrong size of an inode without the mark. After an error f.mu
-// is not held.
+// lockForChange takes f.mu shared. When it returns nil, the file has a contents file that is not sealed, and its inode
+// is marked dirty in the log. The mark must be logged before the first byte is written: recovery after a kill reads the
+// sizes of dirty inodes only from their contents files, and would keep a wrong size of an inode without the mark. After
+// an error f.mu is not held.
 func (f *File) lockForChange() error {
 	for {
 		f.mu.RLock()
-		if f.place == inContent && f.marked.Load() {
+		if f.place == inContent && f.marked.Load() && !f.l.contents.isSealed(f.number) {
 			return nil
 		}
 		f.mu.RUnlock()
@@ -76,8 +85,8 @@ func (f *File) lockForChange() error {
 	}
 }
 
-// prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. The caller
-// holds f.mu exclusively.
+// prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. It returns
+// errSealed if the contents file is sealed. The caller holds l.cut shared, and f.mu exclusively.
 func (f *File) prepare() error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -90,6 +99,8 @@ func (f *File) prepare() error {
 		return ErrBase
 	case f.place == nowhere:
 		return f.createContents(0)
+	case f.l.contents.isSealed(f.number):
+		return errSealed
 	case f.marked.Load():
 		return nil
 	}
@@ -97,13 +108,9 @@ func (f *File) prepare() error {
 }
 
 // createContents creates an empty contents file for the file and stores its number in the inode, with flags and the
-// dirty mark. The caller holds f.mu exclusively.
+// dirty mark. The caller holds l.cut shared, and f.mu exclusively.
 func (f *File) createContents(flags uint32) error {
-	number, err := f.l.newNumber()
-	if err != nil {
-		return err
-	}
-	data, err := f.l.create(number)
+	number, data, err := f.l.create(true)
 	if err != nil {
 		return err
 	}
@@ -131,8 +138,12 @@ func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
 }
 
-// adopted stores a contents file in the node's inode, as a part of the update tx.
+// adopted stores a contents file in the node's inode, as a part of the update tx. It returns errSealed if the number
+// was sealed while the contents file was written.
 func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
+	if f.l.contents.isSealed(number) {
+		return errSealed
+	}
 	in, ok := tx.Inode(f.node)
 	if !ok {
 		return errGone(f.node)
@@ -208,6 +219,11 @@ func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
 	}
+	return apart{f, size}.change(func() error { return f.truncate(size) })
+}
+
+// truncate does the work of Truncate, and returns errSealed if the contents are sealed and must be copied first.
+func (f *File) truncate(size int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	f.mu.Lock()
@@ -222,7 +238,7 @@ func (f *File) Truncate(size int64) error {
 		return err
 	case f.place == inBase && size > 0:
 		return ErrBase
-	case f.place == inBase:
+	case f.place == inBase, f.place == inContent && size == 0 && f.size.Load() > 0 && f.l.contents.isSealed(f.number):
 		return f.createContents(f.fresh())
 	case f.place == nowhere && size == 0:
 		return nil
@@ -250,6 +266,11 @@ func (f *File) Truncate(size int64) error {
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call
 // CopyUp first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
+	return apart{f, math.MaxInt64}.change(func() error { return f.fallocate(mode, off, n) })
+}
+
+// fallocate does the work of Fallocate, and returns errSealed if the contents are sealed.
+func (f *File) fallocate(mode uint32, off, n int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	f.mu.Lock()

@@ -128,7 +128,7 @@ func (f *File) Done() {
 	}
 }
 
-// close closes the contents file, if it is open. The File must have no users.
+// close closes the contents file, if it is open. The File must have no users, or the caller holds f.mu exclusively.
 func (f *File) close() {
 	if f.data != nil {
 		// an error of close is not returned: fsync returns write errors, and without an fsync the data need not be
@@ -216,8 +216,10 @@ func (f *File) load() error {
 	return nil
 }
 
-// install makes the File use a contents file that is already open. The caller holds f.mu exclusively.
+// install makes the File use a contents file that is already open, and closes the one that the File has used before.
+// The caller holds f.mu exclusively.
 func (f *File) install(number uint64, data disk.File, size int64, marked bool) {
+	f.close()
 	f.place, f.number, f.data = inContent, number, data
 	f.size.Store(size)
 	f.marked.Store(marked)

@@ -46,7 +46,8 @@ func (w *world) file(name string) *File {
 
 // contents returns the number of contents files.
 func (w *world) contents() (n int) {
-	c := contents{fs: w.o.FS, dir: filepath.Join(w.dir, "contents")}
+	c := &contents{fs: w.o.FS, overlay: w.dir}
+	c.setSegments(nil)
 	w.must(c.each(0, func(uint64) error { n++; return nil }))
 	return n
 }

@@ -170,12 +170,8 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	number, err := l.newNumber()
-	if err != nil {
-		return err
-	}
-	// l.create is not used, because on a full disk it would give up pinned contents to make space
-	data, err := l.contents.create(number)
+	// without room, because on a full disk pinned contents would be given up to make space
+	number, data, err := l.create(false)
 	if err != nil {
 		return err
 	}
@@ -192,8 +188,6 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 		l.discard(number)
 		return err
 	}
-	// an error of close is not returned: fsync returns write errors, and without an fsync the data need not be durable
-	_ = f.data.Close()
 	f.install(number, data, 0, true)
 	f.writes.Store(l.clock())
 	return nil
@@ -223,12 +217,8 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	}
 	// set the time even if the copy fails, so that on a full disk not every write tries to copy the file
 	f.copied.Store(l.clock())
-	number, err := l.newNumber()
-	if err != nil {
-		return err
-	}
-	// l.create is not used, because on a full disk it would give up pinned contents to make space
-	to, err := l.contents.create(number)
+	// without room, because on a full disk pinned contents would be given up to make space
+	number, to, err := l.create(false)
 	if err != nil {
 		return err
 	}

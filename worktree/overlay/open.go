@@ -66,7 +66,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 		dir: dir, o: o, log: o.Log,
 		contents: &contents{
 			fs: o.FS, readOnly: o.ReadOnly, made: map[uint64]bool{},
-			dir: filepath.Join(dir, "contents"), lost: filepath.Join(dir, "lost+found"),
+			overlay: dir, shares: o.Shares, lost: filepath.Join(dir, "lost+found"),
 		},
 		files:  files{byNode: map[Node]*File{}, idle: list.New(), limit: o.idle},
 		state:  state.NewSeeded(o.Seed),
@@ -74,6 +74,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 		faults: map[Node]error{},
 		lock:   func() {},
 	}
+	l.contents.setSegments(nil)
 	l.contents.spare = l.files.spare
 	l.janitor = janitor{l: l, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	rec, err := (&opening{l: l}).open()
@@ -140,6 +141,9 @@ func (s *opening) open() (Recovery, error) {
 	s.rec = Recovery{Records: found.Records, Cut: found.Cut, SavedTo: found.SavedTo}
 	if err != nil {
 		return s.rec, blame(err)
+	}
+	if err := s.findContents(); err != nil {
+		return s.rec, err
 	}
 	if found.Damage != nil {
 		s.rec.Problems = append(s.rec.Problems, found.Damage.Error())
@@ -252,7 +256,11 @@ func (s *opening) makeDirectories() error {
 	_, logErr := s.l.o.FS.Stat(filepath.Join(s.l.dir, "log"))
 	// without a log, an earlier Open may have failed after it created the directories, before they were synced
 	made := logErr != nil
-	for _, dir := range []string{s.l.dir, s.l.contents.dir} {
+	dirs := []string{s.l.dir}
+	if made { // otherwise the log states which directory has the contents files; see findContents
+		dirs = append(dirs, s.l.contents.layout.Load().own)
+	}
+	for _, dir := range dirs {
 		switch err := s.l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:
 			made = true
@@ -270,6 +278,51 @@ func (s *opening) makeDirectories() error {
 		}
 	}
 	return s.takeLock()
+}
+
+// findContents finds out from the replayed log where the contents files are, and creates the directory for new ones if
+// it is missing.
+func (s *opening) findContents() error {
+	segments := s.l.state.Segments
+	if len(segments) > 0 && s.l.o.Shares == "" {
+		return ErrShares
+	}
+	s.l.contents.setSegments(segments)
+	if err := s.checkSegments(segments); err != nil || s.l.o.ReadOnly {
+		return err
+	}
+	err := s.l.o.FS.Mkdir(s.l.contents.layout.Load().own, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = s.l.o.FS.SyncDir(s.l.dir)
+	}
+	return err
+}
+
+// checkSegments checks that the directory of each segment exists. Without it, all files of the segment would seem to be
+// files that a power cut has removed. For a missing directory, checkSegments returns ErrDamaged, or adds a problem if
+// the layer is opened for reading.
+func (s *opening) checkSegments(segments []state.Segment) error {
+	for i, g := range segments {
+		var err error
+		for _, dir := range s.l.contents.layout.Load().segments[i].dirs {
+			if _, err = s.l.o.FS.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		case s.l.o.ReadOnly:
+			s.rec.Problems = append(s.rec.Problems, fmt.Sprintf("contents of share %s are missing", g.Share))
+		default:
+			return fmt.Errorf("find contents of share %s: %w: %w", g.Share, ErrDamaged, err)
+		}
+	}
+	return nil
 }
 
 // blame makes err wrap ErrDamaged if err reports that the log is damaged, and returns every other error unchanged.

@@ -26,6 +26,8 @@
 //     power loss it is moved to lost+found, and the file has the base tree's contents again.
 //   - dead: said of a contents file that no inode names any more. It is removed once the log record that released it is
 //     on disk.
+//   - sealed: said of a contents file that does not change any more and may be used by other overlays. It is in a
+//     share, a directory outside of the overlay (see Seal).
 //   - lookup count: the number of references that the kernel holds on a node. A node without a name exists until its
 //     count is zero, because a program may have it open.
 //   - request: a FUSE request of the kernel, identified by its number. The log record of a change contains the number
@@ -53,14 +55,14 @@
 // # Directory
 //
 //	log          the log
-//	contents/    contents files
+//	contents/    contents files; after a seal for the share ID: contents-ID/
 //	lost+found/  files without an owner after a crash, cut log tails, damaged logs
 //	lookups      lookup counts of own nodes, for a takeover
 //	lock         held by the process that has the layer open
 //
 // # Lock order
 //
-//	Layer.cut -> File.mu -> Layer.mu -> inside wal
+//	contents.sealing -> Layer.cut -> File.mu -> Layer.mu -> inside wal
 //	Layer.cut -> Layer.mu
 //	File.mu -> Pin.mu -> pins.mu (a leaf)
 //	Layer.mu -> pins.mu

@@ -63,7 +63,7 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	}
 	// The killed process may have created subdirectories. A later fsync promises that a file is found after a power cut,
 	// so the names of these subdirectories must be on disk.
-	if err := s.l.o.FS.SyncDir(s.l.contents.dir); err != nil {
+	if err := s.l.contents.syncDirs(); err != nil {
 		return nil, err
 	}
 	// Write the log record first: if the files were moved before it, the log could still name a contents file that is

@@ -75,7 +75,7 @@ func TestOrphanGoesToLostAndFound(t *testing.T) {
 	w.must(w.write("f", 0, []byte("x")))
 	number, err := w.l.newNumber()
 	w.must(err)
-	w.must(os.WriteFile(w.l.contents.path(number), []byte("nobody's"), 0o600))
+	w.must(os.WriteFile(pathIn(w.l.contents.layout.Load().own, number), []byte("nobody's"), 0o600))
 	w.kill()
 	w.mustOpen()
 	await.Until(t, "the file is moved to lost+found", func() bool { return len(w.lost()) == 1 })
@@ -100,7 +100,7 @@ func TestUnsettledContentIsNotTrustedAfterPowerLoss(t *testing.T) {
 	w.must(w.create("missing"))
 	w.must(w.write("missing", 0, []byte("missing")))
 	in, _ := w.l.Inode(w.files["missing"].node)
-	w.must(os.Remove(w.l.contents.path(in.Content)))
+	w.must(os.Remove(pathIn(w.l.contents.layout.Load().own, in.Content)))
 	w.kill()
 	w.o.boot = "boot-2"
 	rec := w.mustOpen()
@@ -124,7 +124,7 @@ func TestUnsettledContentIsNotTrustedAfterPowerLoss(t *testing.T) {
 func TestNumbersBehindALostReserveAreSkipped(t *testing.T) {
 	w := opened(t, Options{})
 	w.must(w.create("f"))
-	high := w.l.contents.path(5 * perDirectory)
+	high := pathIn(w.l.contents.layout.Load().own, 5*perDirectory)
 	w.must(os.MkdirAll(filepath.Dir(high), 0o700))
 	w.must(os.WriteFile(high, []byte("of a record that the power took"), 0o600))
 	w.kill()
@@ -285,7 +285,7 @@ func TestMissingContentIsReplaced(t *testing.T) {
 		w.must(w.write(name, 0, []byte("lost")))
 		w.must(w.fsync(name))
 		in, _ := w.l.Inode(w.files[name].node)
-		w.must(os.Remove(w.l.contents.path(in.Content)))
+		w.must(os.Remove(pathIn(w.l.contents.layout.Load().own, in.Content)))
 	}
 	w.kill()
 	w.mustOpen()

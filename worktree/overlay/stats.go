@@ -25,9 +25,9 @@ func (l *Layer) Stats() Stats {
 	if l.wal != nil {
 		s.LogBytes = l.wal.Size()
 	}
-	uncounted, isThere := l.uncounted()
+	left, isThere := uncounted(l.state)
 	l.state.EachInode(func(in Inode) bool {
-		if in.Content != 0 && in.Node != uncounted {
+		if in.Content != 0 && in.Node != left {
 			s.Contents++
 			s.Bytes += in.Size
 		}
@@ -40,10 +40,10 @@ func (l *Layer) Stats() Stats {
 	return s
 }
 
-// uncounted returns the node that Tx.Uncount excluded, and reports whether the node has a name. The caller holds l.mu.
-func (l *Layer) uncounted() (n Node, isThere bool) {
-	n = Node(l.state.Counter(counterUncounted))
-	in, ok := l.state.Inode(n)
+// uncounted returns the node that Tx.Uncount excluded, and reports whether the node has a name.
+func uncounted(r Reader) (n Node, isThere bool) {
+	n = Uncounted(r)
+	in, ok := r.Inode(n)
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
@@ -58,7 +58,7 @@ func (l *Layer) Changed() int64 {
 	defer l.mu.RUnlock()
 	t := l.state.Totals()
 	changed := t.Entries + t.Hidden
-	if _, isThere := l.uncounted(); isThere {
+	if _, isThere := uncounted(l.state); isThere {
 		changed--
 	}
 	l.state.EachInode(func(in Inode) bool {

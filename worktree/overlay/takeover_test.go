@@ -224,16 +224,14 @@ func TestTakeOverRemovesOrphans(t *testing.T) {
 	w.mustOpen()
 	w.must(w.create("file"))
 	w.must(w.write("file", 0, []byte("data")))
-	number, err := w.l.newNumber()
-	w.must(err)
-	data, err := w.l.create(number)
+	number, data, err := w.l.create(true)
 	w.must(err)
 	w.must(data.Close())
 	w.kill()
 	w.o.TakeOver = true
 	w.mustOpen()
 	await.Until(t, "the orphan is removed", func() bool {
-		_, err := os.Stat(w.l.contents.path(number))
+		_, err := os.Stat(pathIn(w.l.contents.layout.Load().own, number))
 		return os.IsNotExist(err)
 	})
 	w.compare()

@@ -3,6 +3,7 @@ package overlay
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -156,8 +157,10 @@ func (tx *Tx) commit() error {
 	return nil
 }
 
-// encode adds the collected inodes, dropped nodes and dead contents files to the batch.
+// encode adds the collected inodes, dropped nodes and dead contents files to the batch. Sealed contents files do not
+// become dead, because others may use them.
 func (tx *Tx) encode() {
+	tx.dead = slices.DeleteFunc(tx.dead, tx.l.contents.isSealed)
 	for i := range tx.puts {
 		p := &tx.puts[i]
 		if !p.existed {

@@ -1,0 +1,277 @@
+package overlay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+)
+
+// Sealed contents files do not change any more, so that other overlays can use them. Seal seals all contents
+// files that exist at one moment, and moves their directory to a share. The log has a segment for them. The layer
+// continues to read the files in the share, and never removes them. A change of a file with sealed contents first gives
+// the file other contents: an empty contents file if it is truncated to zero, and otherwise a copy.
+//
+// New contents files get numbers that are not below the bound of the last segment, and are created in another
+// directory, whose name is "contents-" and the ID of the share. The segment is on disk before the directory is moved.
+// Therefore sealed files are in the share or, if the process has died in between, still in their former directory.
+
+// errSealed means that a contents file cannot be created or changed, because it was sealed.
+var errSealed = errors.New("contents are sealed")
+
+// layout states where the contents files are. A layout does not change.
+type layout struct {
+	low      uint64 // lowest number that is not sealed
+	own      string // directory of the contents files that are not sealed
+	segments []sealedFiles
+}
+
+// sealedFiles are the contents files of a segment.
+type sealedFiles struct {
+	bound uint64 // as in state.Segment
+	// dirs are the directories to search: the one in the share, the former one, and the one in the share again, because
+	// Seal may move the files during the search.
+	dirs [3]string
+}
+
+// setSegments replaces the layout by that for the given segments.
+func (c *contents) setSegments(segments []state.Segment) {
+	a := &layout{own: filepath.Join(c.overlay, "contents")}
+	for _, g := range segments {
+		moved := filepath.Join(c.shares, g.Share, "contents")
+		a.segments = append(a.segments, sealedFiles{g.Bound, [3]string{moved, a.own, moved}})
+		a.low, a.own = g.Bound, c.ownDir(g.Share)
+	}
+	c.layout.Store(a)
+}
+
+// ownDir returns the directory for new contents files after Seal has moved the former one to a share.
+func (c *contents) ownDir(share string) string { return filepath.Join(c.overlay, "contents-"+share) }
+
+// isSealed reports whether a contents file is sealed.
+func (a *layout) isSealed(number uint64) bool { return number < a.low }
+
+// isSealed reports whether a contents file is sealed at present.
+func (c *contents) isSealed(number uint64) bool { return c.layout.Load().isSealed(number) }
+
+// dirs returns the directories in which a contents file may be, in the order of the search.
+func (a *layout) dirs(number uint64) []string {
+	if !a.isSealed(number) {
+		return []string{a.own}
+	}
+	i, _ := slices.BinarySearchFunc(a.segments, number+1,
+		func(s sealedFiles, n uint64) int { return cmp.Compare(s.bound, n) })
+	return a.segments[i].dirs[:]
+}
+
+// find calls do with each directory in which a contents file may be, until do returns another error than
+// fs.ErrNotExist, and returns the last result of do.
+func (c *contents) find(number uint64, do func(dir string) error) error {
+	for {
+		a, err := c.layout.Load(), error(nil)
+		for _, dir := range a.dirs(number) {
+			if err = do(dir); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if c.layout.Load() == a {
+			return err
+		}
+	}
+}
+
+// syncDirs syncs the directories that contain the subdirectories of contents files.
+func (c *contents) syncDirs() error {
+	a := c.layout.Load()
+	for _, s := range a.segments {
+		for _, dir := range s.dirs {
+			if err := c.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return c.fs.SyncDir(a.own)
+}
+
+// Seal seals all contents files that exist at one moment, and moves their directory to the share with this ID, for
+// which state.ValidShare must be true and which no segment has yet. Writers wait while the moment is recorded in the
+// log, but not for the disk. If Seal returns an error, either no file was sealed, or files were sealed but not moved.
+// In both cases the layer works as before.
+func Seal(l *Layer, id string) error {
+	switch {
+	case l.o.ReadOnly:
+		return syscall.EROFS
+	case l.o.Shares == "":
+		return ErrShares
+	case !state.ValidShare(id):
+		return fmt.Errorf("seal contents for share %q: %w", id, syscall.EINVAL)
+	}
+	l.contents.sealing.Lock()
+	defer l.contents.sealing.Unlock()
+	share, former := filepath.Join(l.o.Shares, id), l.contents.layout.Load().own
+	// Without this call, the files that no inode names any more would be moved, too.
+	if err := l.removeDead(); err != nil {
+		return err
+	}
+	for _, dir := range []string{l.contents.ownDir(id), share} {
+		if err := l.o.FS.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := l.o.FS.SyncDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	err := l.withRoom(func() error {
+		l.cut.Lock()
+		defer l.cut.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		// A subdirectory has the numbers of one segment only.
+		bound := max((l.next+perDirectory-1)/perDirectory*perDirectory, l.contents.layout.Load().low+perDirectory)
+		err := l.wal.Raise()
+		if err == nil {
+			err = l.update(func(tx *Tx) error { return tx.seal(state.Segment{Share: id, Bound: bound}) })
+		}
+		if err != nil {
+			return err
+		}
+		l.next = bound
+		l.contents.setSegments(l.state.Segments)
+		l.dead = slices.DeleteFunc(l.dead, l.contents.isSealed)
+		l.pinned = slices.DeleteFunc(l.pinned, l.contents.isSealed)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// After a power cut, files are searched in the share only if the log has the segment.
+	err = l.Sync()
+	if err == nil {
+		err = l.o.FS.SyncDir(former)
+	}
+	if err == nil {
+		err = l.o.FS.Rename(former, filepath.Join(share, "contents"))
+	}
+	if err == nil {
+		err = errors.Join(l.o.FS.SyncDir(share), l.o.FS.SyncDir(l.dir))
+	}
+	return err
+}
+
+// seal adds a segment, for contents files that exist already. The sealed ones are no longer dead.
+func (tx *Tx) seal(g state.Segment) error {
+	t := tx.l.state
+	if slices.ContainsFunc(t.Segments, func(old state.Segment) bool { return old.Share == g.Share }) {
+		return fmt.Errorf("seal contents for share %s: %w", g.Share, fs.ErrExist)
+	}
+	tx.batch.Seal(g)
+	tx.batch.SetCounter(counterContents, max(g.Bound, t.Counter(counterContents)))
+	t.EachDead(func(number uint64) bool {
+		if number < g.Bound {
+			tx.batch.ContentGone(number)
+		}
+		return true
+	})
+	return nil
+}
+
+// apart gives a file contents of its own, if its contents are sealed.
+type apart struct {
+	f    *File
+	most int64 // maximum number of bytes that the file needs from its sealed contents
+}
+
+// change calls do, which changes the contents. If do returns errSealed, change replaces the sealed contents by a copy
+// and calls do again.
+func (a apart) change(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, errSealed) {
+			return err
+		}
+		if err := a.copy(); err != nil && !errors.Is(err, errSealed) {
+			return err
+		}
+	}
+}
+
+// copy replaces sealed contents by a copy of their first bytes. It copies without holding a lock, because sealed
+// contents do not change. If the file received other contents during the copy, copy discards its own and returns nil.
+// The copy is synced before the log names it: the contents may have been synced by an fsync, and must not be lost in a
+// power cut.
+func (a apart) copy() error {
+	f, l := a.f, a.f.l
+	if err := f.rlock(); err != nil {
+		return err
+	}
+	sealed, size, place := f.number, min(a.most, f.size.Load()), f.place
+	f.mu.RUnlock()
+	if place != inContent || !l.contents.isSealed(sealed) {
+		return nil
+	}
+	from, err := l.contents.open(sealed)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	number, data, err := l.create(true)
+	if err != nil {
+		return err
+	}
+	err = l.withRoom(func() error {
+		n, err := data.CopyFrom(0, from.Own(), 0, size)
+		if err == nil && n < size {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	})
+	if err == nil {
+		err = data.DataSync()
+	}
+	if err == nil {
+		err = l.contents.syncEntry(number)
+	}
+	won := false
+	if err == nil {
+		won, err = a.replace(sealed, number, data, size)
+	}
+	if !won {
+		_ = data.Close()
+		l.discard(number)
+	}
+	return err
+}
+
+// replace makes the contents file number, which is a copy of a sealed one, the contents of the file, and returns true.
+// It returns false if the file does not have the sealed contents any more.
+func (a apart) replace(sealed, number uint64, data disk.File, size int64) (bool, error) {
+	f := a.f
+	f.l.cut.RLock() // the copy may be shorter, so this is a change of the contents
+	defer f.l.cut.RUnlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.place != inContent || f.number != sealed {
+		return false, nil
+	}
+	err := f.l.Update(func(tx *Tx) error {
+		if err := f.adopted(tx, number, size, 0); err != nil {
+			return err
+		}
+		in, _ := tx.Inode(f.node)
+		tx.put(in).logSize = true // the log may have another size as long as an inode is dirty
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	f.install(number, data, size, false)
+	f.synced.Store(true)
+	f.writes.Store(f.l.clock())
+	return true, nil
+}
