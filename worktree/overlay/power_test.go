@@ -25,7 +25,7 @@ func TestPowerCut(t *testing.T) {
 		runs = 20
 	}
 	for seed := range runs {
-		powerRun(t, seed)
+		powerRun(t, seed, false)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -66,7 +66,8 @@ func TestRemovalWaitsForTheLog(t *testing.T) {
 	}
 }
 
-func powerRun(t *testing.T, seed uint64) {
+// powerRun cuts the power after random operations, among which are seals if the parameter seals is true.
+func powerRun(t *testing.T, seed uint64, seals bool) {
 	top := t.TempDir()
 	before := filepath.Join(top, "before")
 	if err := os.Mkdir(before, 0o700); err != nil {
@@ -80,6 +81,11 @@ func powerRun(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, idle: 3})
 	w.o.pause, w.o.quiet = time.Hour, time.Hour // the test itself does the janitor's work
+	if seals {
+		w.o.Shares = filepath.Join(before, "shares")
+		w.must(crash.Mkdir(w.o.Shares, 0o700))
+		w.must(crash.SyncDir(before))
+	}
 	w.mustOpen()
 	moments := []map[string]Node{w.namespace()} // since the last sync of the log
 	synced := map[Node][]byte{}                 // data that was fsynced and not changed since
@@ -121,6 +127,9 @@ func powerRun(t *testing.T, seed uint64) {
 	w.kill()
 
 	w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", idle: 3})
+	if seals {
+		w.o.Shares = filepath.Join(after, "shares")
+	}
 	rec := w.mustOpen()
 	if rec.Start == Killed {
 		t.Errorf("recovery after the power loss: got %+v, want another start than killed", rec)

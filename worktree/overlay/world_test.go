@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -36,6 +39,7 @@ type world struct {
 	names  []string           // in order of creation, for choices that repeat
 	synced func(m *modelFile) // called after each fsync; may be nil
 	pinned []pinnedFile
+	sealed map[string][]byte // contents of the files in shares, by path
 }
 
 // modelFile is the expected state of a file.
@@ -309,6 +313,10 @@ func (w *world) step(r *rand.Rand) error {
 		}
 		w.freeze()
 		return nil
+	case 11:
+		if w.o.Shares != "" {
+			return w.seal()
+		}
 	}
 	return w.fsync(name)
 }
@@ -381,7 +389,45 @@ func (w *world) compare() {
 		})
 	})
 	w.comparePins()
+	for path, want := range w.sealed {
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+			w.t.Errorf("sealed contents file %s: got %d bytes and error %v, want the %d bytes that were sealed", path, len(got),
+				err, len(want))
+		}
+	}
 }
+
+// seal seals all contents, and remembers what the share then has. A contents file that no inode has named may still be
+// written, by a copy that is discarded at its end.
+func (w *world) seal() error {
+	w.serial++
+	var numbers []uint64
+	note := func(r Reader) {
+		r.EachInode(func(in Inode) bool { numbers = append(numbers, in.Content); return true })
+	}
+	w.l.View(note)
+	err := Seal(w.l, shareOf(w.serial))
+	if err != nil {
+		return err
+	}
+	w.l.View(note)
+	if w.sealed == nil {
+		w.sealed = map[string][]byte{}
+	}
+	for _, number := range numbers {
+		path := pathIn(filepath.Join(w.o.Shares, shareOf(w.serial), "contents"), number)
+		data, err := os.ReadFile(path)
+		if err == nil && number != 0 {
+			w.sealed[path] = data
+		} else if !errors.Is(err, fs.ErrNotExist) && number != 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// shareOf returns an ID of a share for a number.
+func shareOf(n int) string { return fmt.Sprintf("%026d", n) }
 
 // sound runs Check on the closed layer, which must find nothing.
 func (w *world) sound() {
