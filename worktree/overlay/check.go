@@ -90,9 +90,14 @@ func mendLog(dir string, o Options, r *Report) error {
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// Without this, the files in shares that the damaged part of the log has named would seem to be missing.
+	lost, err := lostSegments(dir, o, table.Segments)
+	if err != nil {
+		return err
+	}
 	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot,
 		Replay: func([]byte, int64) error { return nil }})
-	if err == nil && len(table.Segments) > 0 {
+	if err == nil && len(table.Segments)+len(lost) > 0 {
 		err = mended.Raise()
 	}
 	if err != nil {
@@ -105,6 +110,14 @@ func mendLog(dir string, o Options, r *Report) error {
 		if at, done = table.Dump(at, slice, &b); b.Puts() > 0 {
 			err = mended.Append(b.Bytes(), time.Now().UnixNano())
 		}
+	}
+	b.Reset()
+	for _, g := range lost {
+		b.Seal(g)
+		b.SetCounter(counterContents, max(g.Bound, table.Counter(counterContents)))
+	}
+	if b.Puts() > 0 && err == nil {
+		err = mended.Append(b.Bytes(), time.Now().UnixNano())
 	}
 	if err := errors.Join(err, mended.Close()); err != nil {
 		return err

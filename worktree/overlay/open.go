@@ -291,6 +291,9 @@ func (s *opening) findContents() error {
 	if err := s.checkSegments(segments); err != nil || s.l.o.ReadOnly {
 		return err
 	}
+	if err := s.checkList(segments); err != nil {
+		return err
+	}
 	err := s.l.o.FS.Mkdir(s.l.contents.layout.Load().own, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil

@@ -58,6 +58,7 @@
 //	contents/    contents files; after a seal for the share ID: contents-ID/
 //	lost+found/  files without an owner after a crash, cut log tails, damaged logs
 //	lookups      lookup counts of own nodes, for a takeover
+//	shares       list of the shares that the log names
 //	lock         held by the process that has the layer open
 //
 // # Lock order

@@ -120,6 +120,17 @@ func Seal(l *Layer, id string) error {
 	if err := l.removeDead(); err != nil {
 		return err
 	}
+	l.mu.RLock()
+	listed := sharesOf(l.state.Segments)
+	l.mu.RUnlock()
+	if slices.Contains(listed, id) {
+		return fmt.Errorf("seal contents for share %s: %w", id, fs.ErrExist)
+	}
+	listed = append(listed, id)
+	slices.Sort(listed)
+	if err := writeList(l.o.FS, l.dir, listed); err != nil {
+		return err
+	}
 	for _, dir := range []string{l.contents.ownDir(id), share} {
 		if err := l.o.FS.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -137,7 +148,7 @@ func Seal(l *Layer, id string) error {
 		bound := max((l.next+perDirectory-1)/perDirectory*perDirectory, l.contents.layout.Load().low+perDirectory)
 		err := l.wal.Raise()
 		if err == nil {
-			err = l.update(func(tx *Tx) error { return tx.seal(state.Segment{Share: id, Bound: bound}) })
+			err = l.update(func(tx *Tx) error { tx.seal(state.Segment{Share: id, Bound: bound}); return nil })
 		}
 		if err != nil {
 			return err
@@ -166,11 +177,8 @@ func Seal(l *Layer, id string) error {
 }
 
 // seal adds a segment, for contents files that exist already. The sealed ones are no longer dead.
-func (tx *Tx) seal(g state.Segment) error {
+func (tx *Tx) seal(g state.Segment) {
 	t := tx.l.state
-	if slices.ContainsFunc(t.Segments, func(old state.Segment) bool { return old.Share == g.Share }) {
-		return fmt.Errorf("seal contents for share %s: %w", g.Share, fs.ErrExist)
-	}
 	tx.batch.Seal(g)
 	tx.batch.SetCounter(counterContents, max(g.Bound, t.Counter(counterContents)))
 	t.EachDead(func(number uint64) bool {
@@ -179,7 +187,6 @@ func (tx *Tx) seal(g state.Segment) error {
 		}
 		return true
 	})
-	return nil
 }
 
 // apart gives a file contents of its own, if its contents are sealed.

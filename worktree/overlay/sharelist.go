@@ -1,0 +1,128 @@
+package overlay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/worktree/overlay/state"
+)
+
+// The file "shares" in the directory of an overlay lists the shares that the overlay uses, so that others find out
+// without the log which shares are needed. A share is listed on disk before the log names it, and a share that the log
+// does not name is removed from the list by the next Open.
+
+// listName is the name of the list of shares.
+const listName = "shares"
+
+// listWord is the first word of each line of the list. A line with another word is of a later version of the program.
+const listWord = "share "
+
+// ListedShares returns the IDs of the shares that the overlay in the directory dir may use. The overlay may be open,
+// and need not exist. ListedShares returns an error if the list cannot be read; the overlay may then use any share.
+func ListedShares(dir string) ([]string, error) { return listedShares(disk.OS, dir) }
+
+// listedShares does the work of ListedShares in the file system on.
+func listedShares(on disk.FS, dir string) (ids []string, err error) {
+	f, err := on.OpenFile(filepath.Join(dir, listName), os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, info.Size())
+	if _, err := f.ReadAt(text, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		id, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), listWord)
+		if !ok || !state.ValidShare(id) {
+			return nil, fmt.Errorf("read list of shares %s: %w: line is %.40q", f.Name(), ErrDamaged, line)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// writeList makes the list of shares of the overlay in the directory dir contain the given IDs and no others.
+func writeList(on disk.FS, dir string, ids []string) error {
+	if old, err := listedShares(on, dir); err == nil && slices.Equal(old, ids) {
+		return nil
+	}
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(listWord + id + "\n")
+	}
+	err := disk.WriteFileOn(on, filepath.Join(dir, listName), []byte(text.String()), 0o600)
+	if err == nil {
+		err = on.SyncDir(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("list the shares of the overlay: %w", err)
+	}
+	return nil
+}
+
+// sharesOf returns the IDs of the shares of segments, sorted.
+func sharesOf(segments []state.Segment) (ids []string) {
+	for _, g := range segments {
+		ids = append(ids, g.Share)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// checkList makes the list of shares agree with the log. The list on disk may have more shares than the log if a seal
+// has failed, and fewer only if it was damaged. If all shares of the log are listed, an error of the disk is ignored.
+func (s *opening) checkList(segments []state.Segment) error {
+	want := sharesOf(segments)
+	have, err := listedShares(s.l.o.FS, s.l.dir)
+	if err == nil && len(have) == 0 && len(want) == 0 {
+		return nil
+	}
+	lacks := err != nil || slices.ContainsFunc(want, func(id string) bool { return !slices.Contains(have, id) })
+	if err := writeList(s.l.o.FS, s.l.dir, want); lacks {
+		return err
+	}
+	return nil
+}
+
+// lostSegments returns segments for the shares that the overlay in the directory dir has listed, and that a damaged log
+// does not name any more although their files were moved, sorted by Bound. The bound of a segment follows from the
+// numbers of the files in the share.
+func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Segment, err error) {
+	ids, err := listedShares(o.FS, dir)
+	if err != nil || o.Shares == "" {
+		return nil, err
+	}
+	for _, id := range ids {
+		if slices.ContainsFunc(known, func(g state.Segment) bool { return g.Share == id }) {
+			continue
+		}
+		c := contents{fs: o.FS}
+		c.layout.Store(&layout{own: filepath.Join(o.Shares, id, "contents")})
+		var highest uint64
+		err := c.each(0, func(number uint64) error { highest = max(highest, number); return nil })
+		if err != nil {
+			return nil, err
+		}
+		if highest > 0 {
+			lost = append(lost, state.Segment{Share: id, Bound: (highest/perDirectory + 1) * perDirectory})
+		}
+	}
+	slices.SortFunc(lost, func(a, b state.Segment) int { return cmp.Compare(a.Bound, b.Bound) })
+	return lost, nil
+}
