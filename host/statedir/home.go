@@ -238,8 +238,12 @@ func (t *Home) Remove() error {
 		return fmt.Errorf("remove %s: %w", t.Dir, err)
 	}
 	t.Homes.unmountGuard(gone)
+	listed, listErr := overlay.ListedShares(filepath.Join(gone, "overlay"))
 	if err := os.RemoveAll(gone); err != nil {
 		return fmt.Errorf("remove %s: %w", gone, err)
+	}
+	if listErr != nil || len(listed) > 0 {
+		t.Homes.removeUnusedShares()
 	}
 	return nil
 }
@@ -269,10 +273,13 @@ type Unsaved struct {
 	Damaged      bool  // whether a part of the overlay cannot be read
 	Removed      bool  // whether removed files are kept for the next checkpoint
 	Checkpoints  bool  // whether the home has a session repository
+	Carried      bool  // whether files that were carried from another session are left here alone (IsLastUser)
 }
 
 // Any reports whether the home has any changes that exist nowhere else.
-func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
+func (w Unsaved) Any() bool {
+	return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints || w.Carried
+}
 
 // String returns the number of changed paths as text, for users.
 func (w Unsaved) String() string {
@@ -299,12 +306,15 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	if w.Git, err = gitdir.HasWork(context.Background(), filepath.Join(t.Dir, "git")); err != nil {
 		return r, w, err
 	}
+	if w.Carried, err = t.Homes.IsLastUser(t.Dir); err != nil {
+		return r, w, err
+	}
 	if r.Counted || !HasOverlay(t.Dir) {
 		w.Paths, w.Bytes = r.Changed, r.Bytes
 		return r, w, nil
 	}
 	layer, recovery, err := overlay.Open(filepath.Join(t.Dir, "overlay"),
-		overlay.Options{ReadOnly: true, Log: t.Homes.Log})
+		overlay.Options{ReadOnly: true, Shares: SharesDir(t.Homes.State), Log: t.Homes.Log})
 	if err != nil {
 		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
 	}
@@ -313,8 +323,9 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes have left and that contain no changes. If a home contains
-// changes, RemoveLeftovers stores their number in the home's record. It skips locked homes.
+// RemoveLeftovers removes the homes that killed processes have left and that contain no changes, and the shares that no
+// home uses. If a home contains changes, RemoveLeftovers stores their number in the home's record. It skips locked
+// homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
 	if err != nil {
@@ -336,6 +347,7 @@ func (h Homes) RemoveLeftovers() error {
 		}
 		t.Tidy()
 	}
+	h.removeUnusedShares()
 	return nil
 }
 

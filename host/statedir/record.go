@@ -271,8 +271,11 @@ func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
 		return false // the overlay of a mount without a session contains only .git
 	}
-	if _, err := os.Lstat(filepath.Join(home, "overlay", "log")); !errors.Is(err, fs.ErrNotExist) {
-		return true
+	// If the log is lost, the list of shares shows that contents were moved out of the overlay.
+	for _, name := range []string{"log", "shares"} {
+		if _, err := os.Lstat(filepath.Join(home, "overlay", name)); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
 	}
 	contents, err := os.ReadDir(filepath.Join(home, "overlay", "contents"))
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)

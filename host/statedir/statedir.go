@@ -4,6 +4,7 @@
 //	mounts/ID/             home of a mount: lock, session.json, overlay/, git/, session.git/
 //	mounts.lock            held while homes are created, listed, locked and renamed
 //	trash/SESSION.UNIX     homes of deleted sessions
+//	shares/ID/             contents files that the overlays of several homes use
 //	stores/NAME/           objects that were fetched from one remote (package fetch)
 //	registry/HASH.json     mount that is restored after a restart of the machine
 //	failed/HASH.json       mount that ended because of a failure

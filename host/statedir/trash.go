@@ -102,14 +102,19 @@ func (h Homes) FromTrash(name string) error {
 	return os.Rename(all[i].Dir, to)
 }
 
-// EmptyTrash removes the homes that were deleted more than trash.Keep before now. It stops at the first error, which it
-// logs.
+// EmptyTrash removes the homes that were deleted more than trash.Keep before now, and the shares that no other home
+// uses. It stops at the first error, which it logs.
 func (h Homes) EmptyTrash(now time.Time) {
 	all, err := h.Trash()
+	removed := false
 	for _, t := range all {
 		if err == nil && now.Sub(t.At) > trash.Keep {
 			err = os.RemoveAll(t.Dir)
+			removed = true
 		}
+	}
+	if removed {
+		h.removeUnusedShares()
 	}
 	if err != nil {
 		h.Log.Warn("empty the trash", zap.Error(err))

@@ -1,0 +1,247 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session/ulid"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
+)
+
+// A share is a directory below shares/ with contents files that do not change any more, so that the overlays of several
+// homes can use them. The overlay of a home lists the shares that it uses (overlay.ListedShares), also while the home
+// is in the trash. There is no counter that a crash could falsify: a share that no home lists is removed.
+//
+// A process that is about to add a share to the list of a home holds a shared lock (flock) on the share until the list
+// is on disk. A process that removes shares locks a share exclusively before it reads the lists. So it either finds
+// the share in a list, or does not get the lock.
+
+// SharesDir returns the path of the directory shares/ of a state directory.
+func SharesDir(state string) string { return filepath.Join(state, "shares") }
+
+// Share is a share of a state directory.
+type Share struct {
+	ID, Dir string
+	Users   []string // paths of the homes that use the share, also of those in the trash
+}
+
+// NewShare creates an empty share. Until the function release is called, no process removes the share. If the share is
+// still empty then, release removes it.
+func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
+	all := SharesDir(h.State)
+	made := os.Mkdir(all, 0o700)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return "", nil, fmt.Errorf("create share: %w", made)
+	}
+	for start := time.Now(); ; {
+		id := string(ulid.New(now))
+		var unlock func()
+		if err = os.Mkdir(filepath.Join(all, id), 0o700); err == nil {
+			unlock, err = h.HoldShare(id)
+		}
+		switch {
+		case err == nil:
+			err = disk.OS.SyncDir(all)
+			if err == nil && made == nil {
+				err = disk.OS.SyncDir(h.State)
+			}
+			if err != nil {
+				unlock()
+				return "", nil, fmt.Errorf("create share: %w", err)
+			}
+			return id, func() {
+				_ = os.Remove(filepath.Join(all, id)) // fails if the share is not empty
+				unlock()
+			}, nil
+		// another process has removed the share before it was locked
+		case errors.Is(err, fs.ErrNotExist) && time.Since(start) < holdTime:
+		default:
+			return "", nil, fmt.Errorf("create share: %w", err)
+		}
+	}
+}
+
+// HoldShare prevents other processes from removing a share, until the function release is called. It returns
+// fs.ErrNotExist if the share does not exist. The caller must not hold mounts.lock, because a process that removes
+// shares waits for it.
+func (h Homes) HoldShare(id string) (release func(), err error) {
+	for start := time.Now(); ; time.Sleep(holdPause) {
+		f, err := lockDir(filepath.Join(SharesDir(h.State), id), unix.LOCK_SH|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { disk.Unlock(f) }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("use share %s: %w", id, err)
+		case time.Since(start) > holdTime:
+			return nil, fmt.Errorf("use share %s: %w", id, errStoreLocked)
+		}
+	}
+}
+
+// Shares returns all shares with their users, and the paths of directories whose removal a killed process has begun.
+func (h Homes) Shares() (shares []Share, removed []string, err error) {
+	shares, removed, err = h.shareDirs()
+	if err != nil || len(shares) == 0 {
+		return shares, removed, err
+	}
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, nil, fmt.Errorf("list shares: %w", err)
+	}
+	defer release()
+	users, err := h.shareUsers()
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range shares {
+		shares[i].Users = users[shares[i].ID]
+	}
+	return shares, removed, nil
+}
+
+// shareDirs does the same as Shares, but does not set the users.
+func (h Homes) shareDirs() (shares []Share, removed []string, err error) {
+	entries, err := os.ReadDir(SharesDir(h.State))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("list shares: %w", err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join(SharesDir(h.State), e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), RemovedPrefix):
+			removed = append(removed, dir)
+		case e.IsDir():
+			shares = append(shares, Share{ID: e.Name(), Dir: dir})
+		}
+	}
+	return shares, removed, nil
+}
+
+// shareUsers returns the paths of the homes that list each share. If it returns an error, some home could not be read
+// and may use any share. The caller holds mounts.lock, so that no home is moved to or from the trash in the meantime.
+func (h Homes) shareUsers() (map[string][]string, error) {
+	ids, _, err := h.IDs()
+	if err != nil {
+		return nil, err
+	}
+	deleted, err := h.Trash()
+	if err != nil {
+		return nil, err
+	}
+	var homes []string
+	for _, id := range ids {
+		homes = append(homes, filepath.Join(h.Dir(), id))
+	}
+	for _, t := range deleted {
+		homes = append(homes, t.Dir)
+	}
+	users := map[string][]string{}
+	for _, home := range homes {
+		listed, err := overlay.ListedShares(filepath.Join(home, "overlay"))
+		if err != nil {
+			return nil, fmt.Errorf("list the users of shares: %w", err)
+		}
+		for _, id := range listed {
+			users[id] = append(users[id], home)
+		}
+	}
+	return users, nil
+}
+
+// RemoveShares removes the shares that no home uses, and returns them. If dry is true, it only returns them. It skips a
+// share that another process has locked. If some home cannot be read, it returns an error and removes no share.
+func (h Homes) RemoveShares(dry bool) (unused []Share, err error) {
+	shares, leftovers, err := h.shareDirs()
+	if err != nil {
+		return nil, err
+	}
+	if !dry {
+		for _, dir := range leftovers {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	var locks []*os.File
+	shares = slices.DeleteFunc(shares, func(s Share) bool {
+		f, lockErr := lockDir(s.Dir, unix.LOCK_EX|unix.LOCK_NB)
+		if lockErr == nil {
+			locks = append(locks, f)
+		} else if !errors.Is(lockErr, unix.EWOULDBLOCK) && !errors.Is(lockErr, fs.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("remove share: %w", lockErr))
+		}
+		return lockErr != nil
+	})
+	if len(shares) == 0 {
+		return nil, err
+	}
+	unused, gone, moveErr := h.putAsideUnused(shares, dry)
+	err = errors.Join(err, moveErr)
+	// Removing the files can take long. Forks of other sessions do not wait for it.
+	for _, f := range locks {
+		disk.Unlock(f)
+	}
+	for _, dir := range gone {
+		if rmErr := os.RemoveAll(dir); rmErr != nil {
+			err = errors.Join(err, fmt.Errorf("remove share: %w", rmErr))
+		}
+	}
+	return unused, err
+}
+
+// putAsideUnused returns those of the shares that no home uses, and renames them, unless dry is true. gone are the new
+// paths. The caller has locked the shares.
+func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, gone []string, err error) {
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, nil, fmt.Errorf("remove shares: %w", err)
+	}
+	defer release()
+	users, err := h.shareUsers()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, s := range shares {
+		if len(users[s.ID]) > 0 {
+			continue
+		}
+		to := filepath.Join(SharesDir(h.State), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+s.ID)
+		if !dry {
+			if moveErr := os.Rename(s.Dir, to); moveErr != nil {
+				err = errors.Join(err, fmt.Errorf("remove share: %w", moveErr))
+				continue
+			}
+			gone = append(gone, to)
+		}
+		unused = append(unused, s)
+	}
+	return unused, gone, err
+}
+
+// removeUnusedShares removes the shares that no home uses, after a home was removed. It only logs errors, because the
+// next call tries again.
+func (h Homes) removeUnusedShares() {
+	if _, err := h.RemoveShares(false); err != nil {
+		h.Log.Warn("remove unused shares", zap.Error(err))
+	}
+}
+
+// IsLastUser reports whether the home at dir uses a share that no other home uses, not even one in the trash, so that
+// the removal of the home would remove the only copies of files.
+func (h Homes) IsLastUser(dir string) (bool, error) {
+	listed, err := overlay.ListedShares(filepath.Join(dir, "overlay"))
+	if err != nil || len(listed) == 0 {
+		return false, err
+	}
+	shares, _, err := h.Shares()
+	return slices.ContainsFunc(shares, func(s Share) bool { return slices.Equal(s.Users, []string{dir}) }), err
+}

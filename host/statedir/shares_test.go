@@ -1,0 +1,245 @@
+package statedir_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
+	"github.com/artifactfs/artifactfs/session/trash"
+)
+
+// list makes the overlay of the home at dir list shares.
+func list(t *testing.T, dir string, ids ...string) {
+	t.Helper()
+	path := filepath.Join(dir, "overlay", "shares")
+	text := ""
+	for _, id := range ids {
+		text += "share " + id + "\n"
+	}
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path+".new", []byte(text), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// share creates a share with one file.
+func share(t *testing.T, h statedir.Homes) (id string, release func()) {
+	t.Helper()
+	id, release, err := h.NewShare(time.Now())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(statedir.SharesDir(h.State), id, "file"), []byte("contents"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, release
+}
+
+// left returns the names of all files in the directory of the shares.
+func left(t *testing.T, h statedir.Homes) string {
+	t.Helper()
+	entries, err := os.ReadDir(statedir.SharesDir(h.State))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+// A share is removed when its last user is removed, and not while a process holds it.
+func TestSharesAreRemovedWithTheirLastUser(t *testing.T) {
+	h := statedirtest.New(t)
+	if shares, removed, err := h.Shares(); err != nil || len(shares)+len(removed) > 0 {
+		t.Errorf("shares of a new state directory: got %v, %v, %v", shares, removed, err)
+	}
+	statedirtest.Add(t, h, "parent", 1, true)
+	statedirtest.Add(t, h, "fork", 1, true)
+	one, held := share(t, h)
+	two, free := share(t, h)
+	list(t, filepath.Join(h.Dir(), "parent"), one)
+	list(t, filepath.Join(h.Dir(), "fork"), one, two)
+	free()
+	remove := func(home string) {
+		t.Helper()
+		if err := h.Discard(home, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shares, _, err := h.Shares()
+	if err != nil || len(shares) != 2 || len(shares[0].Users) != 2 || len(shares[1].Users) != 1 {
+		t.Errorf("shares: got %+v, %v", shares, err)
+	}
+	last := func(home string, want bool) {
+		t.Helper()
+		if is, err := h.IsLastUser(filepath.Join(h.Dir(), home)); is != want || err != nil {
+			t.Errorf("home %s is the last user of a share: got %v, %v, want %v", home, is, err, want)
+		}
+	}
+	last("parent", false)
+	last("fork", true) // of the second share
+	list(t, filepath.Join(h.Dir(), "parent"), one, two)
+	last("fork", false)
+	remove("parent")
+	last("fork", true)
+	if got := left(t, h); got != one+" "+two {
+		t.Errorf("shares after the parent was removed: got %q", got)
+	}
+	remove("fork")
+	if got := left(t, h); got != one {
+		t.Errorf("shares after both homes were removed: got %q, want the one that is held", got)
+	}
+	held()
+	if unused, err := h.RemoveShares(true); err != nil || len(unused) != 1 || left(t, h) != one {
+		t.Errorf("dry run: got %v, %v, and %q is left", unused, err, left(t, h))
+	}
+	if unused, err := h.RemoveShares(false); err != nil || len(unused) != 1 || left(t, h) != "" {
+		t.Errorf("remove shares: got %v, %v, and %q is left", unused, err, left(t, h))
+	}
+	if _, err := h.HoldShare(one); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("hold a removed share: got %v", err)
+	}
+}
+
+// A share that is empty when it is released is removed.
+func TestEmptyShareIsRemoved(t *testing.T) {
+	h := statedirtest.New(t)
+	_, release, err := h.NewShare(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if got := left(t, h); got != "" {
+		t.Errorf("shares: got %q, want none", got)
+	}
+}
+
+// A deleted session keeps its shares until the trash is emptied.
+func TestSharesOfDeletedSessions(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	id, release := share(t, h)
+	list(t, filepath.Join(h.Dir(), "work"), id)
+	release()
+	if err := h.Discard("work", true); err != nil {
+		t.Fatal(err)
+	}
+	h.EmptyTrash(time.Now())
+	if _, err := h.RemoveShares(false); err != nil || left(t, h) != id {
+		t.Errorf("shares of a session in the trash: got %q, %v", left(t, h), err)
+	}
+	h.EmptyTrash(time.Now().Add(trash.Keep + time.Hour))
+	if got := left(t, h); got != "" {
+		t.Errorf("shares after the trash was emptied: got %q", got)
+	}
+}
+
+// A home that cannot be read may use any share.
+func TestUnreadableHomeKeepsAllShares(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	id, release := share(t, h)
+	release()
+	list(t, filepath.Join(h.Dir(), "work"), "damaged")
+	if unused, err := h.RemoveShares(false); err == nil || len(unused) > 0 || left(t, h) != id {
+		t.Errorf("remove shares: got %v, %v, and %q is left", unused, err, left(t, h))
+	}
+	if _, _, err := h.Shares(); err == nil {
+		t.Error("list shares: got no error")
+	}
+}
+
+// A start removes the shares that a killed process has left.
+func TestRemoveLeftoverShares(t *testing.T) {
+	h := statedirtest.New(t)
+	_, release := share(t, h)
+	release()
+	id, release := share(t, h)
+	release()
+	dir := statedir.SharesDir(h.State)
+	if err := os.Rename(filepath.Join(dir, id), filepath.Join(dir, statedir.RemovedPrefix+"1-"+id)); err != nil {
+		t.Fatal(err)
+	}
+	if _, removed, err := h.Shares(); err != nil || len(removed) != 1 {
+		t.Errorf("shares: got the removed ones %q, %v", removed, err)
+	}
+	if err := h.RemoveLeftovers(); err != nil || left(t, h) != "" {
+		t.Errorf("remove leftovers: got %v, and %q is left", err, left(t, h))
+	}
+}
+
+// While homes move to the trash and back, and others get shares, no share is removed that a home uses.
+func TestSharesWhileHomesMove(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "moving", 1, true)
+	statedirtest.Add(t, h, "growing", 1, true)
+	kept, release := share(t, h)
+	list(t, filepath.Join(h.Dir(), "moving"), kept)
+	release()
+	var all sync.WaitGroup
+	done := make(chan struct{})
+	all.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := h.RemoveShares(false); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	rounds := 1000
+	if testing.Short() {
+		rounds = 100
+	}
+	all.Go(func() {
+		for range rounds {
+			if err := errors.Join(h.Discard("moving", true), h.FromTrash("moving")); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		close(done)
+	})
+	for range rounds / 10 {
+		id, release := share(t, h)
+		list(t, filepath.Join(h.Dir(), "growing"), id)
+		release()
+		if _, err := os.Stat(filepath.Join(statedir.SharesDir(h.State), id, "file")); err != nil {
+			t.Errorf("share that a home uses: %v", err)
+		}
+	}
+	all.Wait()
+	if _, err := os.Stat(filepath.Join(statedir.SharesDir(h.State), kept, "file")); err != nil {
+		t.Errorf("share of the home that was moved: %v", err)
+	}
+}
+
+// A home whose log is lost, but whose list of shares is not, may have changes.
+func TestOverlayWithoutALog(t *testing.T) {
+	dir := t.TempDir()
+	if statedir.HasOverlay(dir) {
+		t.Error("an empty home has an overlay")
+	}
+	list(t, dir, "01M80Q4Z9W7XA3V6MEZKGN8CE9")
+	if !statedir.HasOverlay(dir) {
+		t.Error("a home with a list of shares has no overlay")
+	}
+}
