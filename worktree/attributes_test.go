@@ -221,7 +221,7 @@ func TestConcurrentChanges(t *testing.T) {
 	all.Wait()
 	w.nodes() // everything can be listed and looked up
 	w.close()
-	report, err := overlay.Check(filepath.Join(w.dir, "overlay"), false)
+	report, err := overlay.Check(filepath.Join(w.dir, "overlay"), false, "")
 	if err != nil || len(report.Findings) != 0 {
 		t.Errorf("check of the overlay: got %+v, %v", report.Findings, err)
 	}

@@ -329,7 +329,7 @@ func TestGraftModel(t *testing.T) {
 		}
 	}
 	g.close()
-	r, err := overlay.Check(filepath.Join(g.dir, "overlay"), false)
+	r, err := overlay.Check(filepath.Join(g.dir, "overlay"), false, "")
 	if err != nil || len(r.Findings) != 0 {
 		t.Errorf("check of the overlay: got %+v, %v", r.Findings, err)
 	}

@@ -76,7 +76,7 @@ func TestModel(t *testing.T) {
 	m.compare()
 	m.closeFiles()
 	w.close()
-	report, err := overlay.Check(filepath.Join(dir, "overlay"), false)
+	report, err := overlay.Check(filepath.Join(dir, "overlay"), false, "")
 	if err != nil || len(report.Findings) != 0 {
 		t.Errorf("check of the overlay: got %+v, %v", report.Findings, err)
 	}

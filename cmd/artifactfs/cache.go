@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -42,10 +43,11 @@ func cacheStatCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
 		Short: "Show what the state directory contains, by remote and by mount",
-		Long: `Stat prints three parts. The first is the number and size of the fetched file contents, which can be evicted at any
+		Long: `Stat prints four parts. The first is the number and size of the fetched file contents, which can be evicted at any
 time. The second has a line for each remote: the objects in its store (commits, trees, and blobs that git has read), and
 the number and size of the file contents that were fetched from it. The third has a line for each mount and each
-unmounted session: the size of its changes and of its git directory, which exist only on this host.`,
+unmounted session: the size of its changes and of its git directory, which exist only on this host. The fourth has a
+line for each directory with changed contents that a session and its forks have in common.`,
 		Example: `  artifactfs cache stat
   artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
 		Args: cli.Arguments(0, 0, "no arguments"),
@@ -61,7 +63,8 @@ func cacheGCCommand(a *cli.App) *cobra.Command {
 		Use:   "gc",
 		Short: "Evict file contents, and remove unused stores",
 		Long: `Gc evicts file contents, least recently used first, until at most --quota bytes are left. It also removes the objects
-of remotes that no mount and no unmounted session uses. It can run while the daemon runs, and skips files that the
+of remotes that no mount and no unmounted session uses, and shared contents that no session uses, not even a deleted one
+that can be restored. It can run while the daemon runs, and skips files that the
 daemon is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
@@ -79,7 +82,7 @@ daemon is writing. It never removes data that exists only on this host.`,
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		st, err = space.Report{Remotes: []space.Remote{}, Mounts: []space.Home{}}, nil
+		st, err = space.Report{Remotes: []space.Remote{}, Mounts: []space.Home{}, Shares: []space.Share{}}, nil
 	}
 	if err != nil {
 		return cli.Failure("cache stat", a.State, err)
@@ -143,6 +146,12 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 			cli.BytesOf(m.Overlay),
 			cli.Count(m.Objects), cli.BytesOf(m.Git), cli.OrDash(m.Remote))
 	}
+	if len(st.Shares) > 0 {
+		fmt.Fprintln(w, "\nSHARED CONTENTS\tSIZE\tUSED BY")
+	}
+	for _, s := range st.Shares {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", s.ID, cli.BytesOf(s.Bytes), cli.OrDash(cli.OneLine(strings.Join(s.Users, ", "))))
+	}
 	return cli.Printed(w.Flush())
 }
 
@@ -161,7 +170,7 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	}
 	freed, err := space.Collect(ctx, a.State, space.Goal{Quota: quota, DryRun: dryRun})
 	if errors.Is(err, fs.ErrNotExist) {
-		freed, err = space.Freed{Removed: []space.Remote{}, DryRun: dryRun}, nil
+		freed, err = space.Freed{Removed: []space.Remote{}, Shares: []space.Share{}, DryRun: dryRun}, nil
 	}
 	if err != nil {
 		return cli.Failure("cache gc", a.State, err)
@@ -179,6 +188,9 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 			name = r.Dir
 		}
 		fmt.Fprintf(a.Stdout, "%s the store of %s, %s\n", verb[1], cli.OrDash(name), cli.BytesOf(r.Bytes))
+	}
+	for _, s := range freed.Shares {
+		fmt.Fprintf(a.Stdout, "%s the shared contents %s, %s\n", verb[1], s.ID, cli.BytesOf(s.Bytes))
 	}
 	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"),
 		cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))

@@ -87,10 +87,11 @@ func (d *doctor) repairProblem(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine examines dead mounts, and all homes in a state directory. A home is the directory with the overlay and the
-// session of one mount; if a home is in use, only its session repository is checked. If repair is set, Examine repairs
-// problems that can be repaired without loss; files whose directory is missing are moved to lost+found. If deep is set,
-// it hashes the packs of session repositories. It returns an error if ctx ends or the homes cannot be listed.
+// Examine examines dead mounts, and all homes and shares in a state directory. A home is the directory with the
+// overlay and the session of one mount; if a home is in use, only its session repository is checked. If repair is set,
+// Examine repairs problems that can be repaired without loss; files whose directory is missing are moved to
+// lost+found. If deep is set, it hashes the packs of session repositories. It returns an error if ctx ends or the
+// homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -111,6 +112,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 		}
 		d.home(ctx, id)
 	}
+	d.shares()
 	return d.findings, nil
 }
 
@@ -168,7 +170,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 		d.wrong(id, "use the artifactfs version that created the session", "%v", err)
 		return
 	case err != nil:
-		d.wrong(id, "the changed files are in "+filepath.Join(t.Dir, "overlay", "contents"), "%v", err)
+		d.wrong(id, d.changedFiles(filepath.Join(t.Dir, "overlay")), "%v", err)
 	}
 	if err == nil {
 		d.carried(ctx, id, t.Dir, r, false)
@@ -199,7 +201,7 @@ func (d *doctor) isSound(id string) bool {
 // cannot be read. After a repair it marks the counts of changed paths in the record of the home as invalid.
 func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
-	report, err := overlay.Check(dir, d.repair)
+	report, err := overlay.Check(dir, d.repair, statedir.SharesDir(d.homes.State))
 	for _, f := range report.Findings {
 		// If Check has repaired the overlay, each finding describes a repair that was made. In that case no suggestion of a
 		// repair is added.
@@ -216,7 +218,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	case errors.Is(err, overlay.ErrDamaged) && !d.repair:
 		d.wrong(id, "run artifactfs doctor --fix to repair the overlay", "%v", err)
 	case err != nil:
-		d.wrong(id, "the changed files are in "+filepath.Join(dir, "contents"), "%v", err)
+		d.wrong(id, d.changedFiles(dir), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
 		// The repair may have changed the number of changed paths that the record contains.

@@ -213,7 +213,7 @@ func (d *doctor) stateDir(state string) {
 	// The mode of the state directory must not let other users write to the directory, and the mode of the directories
 	// below must not let other users read these directories.
 	d.checkPrivate(state, info, 0o022)
-	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
+	for _, name := range []string{"mounts", "shares", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
 			d.checkPrivate(filepath.Join(state, name), info, 0o077)
 		}

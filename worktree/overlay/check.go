@@ -35,8 +35,10 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 // Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its
 // contents files. If repair is set, Check repairs the inconsistencies that it can repair. It never deletes bytes: it
 // moves a damaged log, and contents files without an owner, to lost+found. It returns ErrInUse if another process has
-// the overlay open.
-func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
+// the overlay open. shares is the directory of the shares, as in Options.
+func Check(dir string, repair bool, shares string) (Report, error) {
+	return check(dir, repair, Options{Shares: shares})
+}
 
 // check does the work of Check with the options o, which only tests set.
 func check(dir string, repair bool, o Options) (Report, error) {

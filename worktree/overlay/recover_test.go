@@ -229,7 +229,7 @@ func TestOneProcessAtATime(t *testing.T) {
 	if _, _, err := Open(w.dir, w.o); !errors.Is(err, ErrInUse) {
 		t.Errorf("second Open: got %v", err)
 	}
-	if _, err := Check(w.dir, true); !errors.Is(err, ErrInUse) {
+	if _, err := Check(w.dir, true, ""); !errors.Is(err, ErrInUse) {
 		t.Errorf("Check of an open overlay: got %v", err)
 	}
 	w.must(w.create("f"))

@@ -1,10 +1,10 @@
 // Package space measures the disk space that a state directory uses, and frees the space of files that can be fetched
 // again.
 //
-// There are three kinds of files. The contents in blobs/ may be removed at any time. Stores may be removed while no
-// mount and no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, so this
-// package never removes them. The package may be used while daemons serve mounts, because files and locks show which
-// stores and homes are in use.
+// There are four kinds of files. The contents in blobs/ may be removed at any time. Stores and shares may be removed
+// while no mount and no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else,
+// so this package never removes them. The package may be used while daemons serve mounts, because files and locks show
+// which stores and homes are in use.
 package space
 
 import (
@@ -39,6 +39,15 @@ type Report struct {
 	Remotes []Remote `json:"remotes"`
 	// Mounts describes the home of each mount or session, sorted by directory.
 	Mounts []Home `json:"mounts"`
+	// Shares are the directories with contents that several homes may use, sorted by ID.
+	Shares []Share `json:"shares"`
+}
+
+// Share is the disk usage of the changed contents that a session has in common with its forks.
+type Share struct {
+	ID    string   `json:"id"`
+	Bytes int64    `json:"bytes"` // size of the contents
+	Users []string `json:"users"` // names of the homes that use the share
 }
 
 // Remote is the disk usage of the store of one remote.
@@ -72,7 +81,7 @@ type Home struct {
 
 // Examine measures the disk usage of a state directory. It returns an error if ctx ends or a part cannot be read.
 func Examine(ctx context.Context, state string) (Report, error) {
-	st := Report{Remotes: []Remote{}, Mounts: []Home{}}
+	st := Report{Remotes: []Remote{}, Mounts: []Home{}, Shares: []Share{}}
 	blobs, err := openBlobs(state)
 	if err != nil {
 		return st, err
@@ -106,6 +115,13 @@ func Examine(ctx context.Context, state string) (Report, error) {
 			return st, ctx.Err()
 		}
 		st.Mounts = append(st.Mounts, statHome(h, id))
+	}
+	shares, _, err := h.Shares()
+	if err != nil {
+		return st, err
+	}
+	for _, s := range shares {
+		st.Shares = append(st.Shares, statShare(s))
 	}
 	slices.SortFunc(st.Remotes, func(a, b Remote) int { return strings.Compare(a.Remote, b.Remote) })
 	slices.SortFunc(st.Mounts, func(a, b Home) int { return strings.Compare(a.Dir, b.Dir) })
@@ -187,6 +203,15 @@ func statHome(h statedir.Homes, id string) Home {
 	return s
 }
 
+// statShare returns the disk usage of a share.
+func statShare(s statedir.Share) Share {
+	share := Share{ID: s.ID, Bytes: diskUse(s.Dir), Users: []string{}}
+	for _, home := range s.Users {
+		share.Users = append(share.Users, filepath.Base(home))
+	}
+	return share
+}
+
 // diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed while it
 // runs.
 func diskUse(dir string) (bytes int64) {
@@ -215,16 +240,19 @@ type Freed struct {
 	Left  int64 `json:"left"`  // size in bytes of the contents that stay
 	// Removed are the removed stores.
 	Removed []Remote `json:"removed"`
-	// Notes are the reasons why contents or stores were not removed, for the user.
+	// Shares are the removed shares, which no home used any more.
+	Shares []Share `json:"shares"`
+	// Notes are the reasons why contents, stores or shares were not removed, for the user.
 	Notes []string `json:"notes,omitempty"`
 	// DryRun states that nothing was removed, as Goal.DryRun requested.
 	DryRun bool `json:"dry_run"`
 }
 
 // Collect removes contents from the cache, the least recently used first, until the quota is met, and removes stores
-// that no mount and no session needs. If a session cannot be read, it removes no store and adds a note with the reason.
+// and shares that no mount and no session needs. If a session cannot be read, it removes no store and no share, and
+// adds a note with the reason.
 func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
-	freed := Freed{Removed: []Remote{}, DryRun: c.DryRun}
+	freed := Freed{Removed: []Remote{}, Shares: []Share{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)
 	if err != nil {
 		return freed, err
@@ -263,6 +291,9 @@ func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 			os.RemoveAll(dir)
 		}
 	}
+	if err := freed.collectShares(state); err != nil {
+		freed.Notes = append(freed.Notes, err.Error())
+	}
 	before := blobs.Usage()
 	if c.DryRun {
 		freed.Bytes, freed.Blobs = blobs.Excess(c.Quota)
@@ -278,4 +309,25 @@ func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 		freed.Notes = append(freed.Notes, "cache is larger than the quota, because a daemon still writes to it")
 	}
 	return freed, nil
+}
+
+// collectShares removes the shares that no home uses, and adds them to f.
+func (f *Freed) collectShares(state string) error {
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	unused, err := h.RemoveShares(true)
+	sizes := map[string]Share{}
+	for _, s := range unused {
+		sizes[s.ID] = statShare(s)
+	}
+	if err == nil && !f.DryRun {
+		unused, err = h.RemoveShares(false)
+	}
+	for _, s := range unused {
+		share, ok := sizes[s.ID]
+		if !ok { // the share became unused after its size was determined
+			share = Share{ID: s.ID, Users: []string{}}
+		}
+		f.Shares = append(f.Shares, share)
+	}
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
@@ -77,5 +78,52 @@ func TestNeededStores(t *testing.T) {
 	freed, err = Collect(t.Context(), h.State, Goal{Quota: 1})
 	if err != nil || len(freed.Removed) != 1 || filepath.Base(freed.Removed[0].Dir) != "unneeded" {
 		t.Errorf("collect: got %+v, %v, want only the unneeded store removed", freed, err)
+	}
+}
+
+// Shares are measured with their users, and those without a user are removed.
+func TestShares(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	var ids []string
+	for range 2 {
+		id, release, err := h.NewShare(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+		if err := os.WriteFile(filepath.Join(statedir.SharesDir(h.State), id, "file"), []byte("123"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		release()
+	}
+	path := filepath.Join(h.Dir(), "work", "overlay", "shares")
+	if err := os.WriteFile(path, []byte("share "+ids[0]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := Examine(t.Context(), h.State)
+	if err != nil || len(report.Shares) != 2 || report.Shares[0].Bytes != 3 ||
+		!slices.Equal(report.Shares[0].Users, []string{"work"}) || len(report.Shares[1].Users) != 0 {
+		t.Errorf("shares: got %+v, %v", report.Shares, err)
+	}
+	for _, dry := range []bool{true, false} {
+		freed, err := Collect(t.Context(), h.State, Goal{Quota: 1 << 30, DryRun: dry})
+		if err != nil || len(freed.Shares) != 1 || freed.Shares[0].ID != ids[1] || freed.Shares[0].Bytes != 3 ||
+			len(freed.Notes) > 0 {
+			t.Errorf("collect, dry run %v: got %+v, %v", dry, freed, err)
+		}
+		if _, err := os.Stat(filepath.Join(statedir.SharesDir(h.State), ids[1])); (err == nil) != dry {
+			t.Errorf("collect, dry run %v: unused share: %v", dry, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("damaged\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if freed, err := Collect(t.Context(), h.State, Goal{Quota: 1 << 30}); err != nil || len(freed.Shares) > 0 ||
+		len(freed.Notes) != 1 {
+		t.Errorf("collect with a damaged list: got %+v, %v", freed, err)
+	}
+	if _, err := os.Stat(filepath.Join(statedir.SharesDir(h.State), ids[0])); err != nil {
+		t.Errorf("share in use: %v", err)
 	}
 }
