@@ -22,9 +22,11 @@ type contents struct {
 	shares   string // directory of the shares; "" if there is none
 	lost     string // path of "lost+found" in the overlay
 	readOnly bool
-	// layout states where the contents files are; Seal replaces it
+	// layout states where the contents files are; a Sealing replaces it
 	layout  atomic.Pointer[layout]
-	sealing sync.Mutex // held during Seal; taken before all other locks
+	sealing sync.Mutex // held by a Sealing; taken before all other locks
+	// the Sealing whose copy of the state follows the changes; nil if there is none; protected by Layer.mu
+	copying *Sealing
 	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no
 	// free descriptor.
 	spare func() bool
@@ -78,7 +80,7 @@ func (c *contents) create(number uint64) (disk.File, error) {
 			f, err = c.openFile(pathIn(a.own, number), flag, 0o600)
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) && c.isSealed(number) { // Seal has moved the directory
+	if errors.Is(err, fs.ErrNotExist) && c.isSealed(number) { // a Sealing has moved the directory
 		err = errSealed
 	}
 	return f, err
@@ -198,7 +200,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 			continue
 		}
 		entries, err := c.fs.ReadDir(filepath.Join(own, d.Name()))
-		if errors.Is(err, fs.ErrNotExist) && c.layout.Load().own != own { // Seal has moved the directory
+		if errors.Is(err, fs.ErrNotExist) && c.layout.Load().own != own { // a Sealing has moved the directory
 			return nil
 		}
 		if err != nil {
@@ -224,7 +226,7 @@ func (l *Layer) create(room bool) (number uint64, data disk.File, err error) {
 		data, err = l.contents.create(number)
 		return err
 	}
-	for err = errSealed; errors.Is(err, errSealed); { // Seal may have sealed the number before the file was created
+	for err = errSealed; errors.Is(err, errSealed); { // the number may have been sealed before the file was created
 		if number, err = l.newNumber(); err != nil {
 			return 0, nil, err
 		}

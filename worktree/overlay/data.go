@@ -202,7 +202,9 @@ func (f *File) tryNote(written bool) error {
 	case in.Flags == old.Flags:
 		var b state.Batch
 		b.PutInode(&in, &old)
-		err = l.state.Apply(b.Bytes())
+		if err = l.state.Apply(b.Bytes()); err == nil {
+			l.contents.copying.follow(b.Bytes())
+		}
 	default:
 		err = l.update(func(tx *Tx) error { tx.put(in).logSize = true; return nil })
 		l.settleLater(f.node)

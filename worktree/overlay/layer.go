@@ -65,8 +65,8 @@ type Options struct {
 	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The
 	// zero Seed stands for a random one.
 	Seed state.Seed
-	// Shares is the directory of the shares, to which Seal moves contents files. It is on the file system of the overlay.
-	// If it is "", Seal fails, and so does Open if contents files of the overlay are sealed.
+	// Shares is the directory of the shares, to which a Sealing moves contents files. It is on the file system of the
+	// overlay. If it is "", BeginSeal fails, and so does Open if contents files of the overlay are sealed.
 	Shares string
 	// FS is the file system to use; nil stands for the file system of the operating system. Only tests set this field.
 	FS disk.FS

@@ -27,7 +27,7 @@
 //   - dead: said of a contents file that no inode names any more. It is removed once the log record that released it is
 //     on disk.
 //   - sealed: said of a contents file that does not change any more and may be used by other overlays. It is in a
-//     share, a directory outside of the overlay (see Seal).
+//     share, a directory outside of the overlay (see Sealing).
 //   - lookup count: the number of references that the kernel holds on a node. A node without a name exists until its
 //     count is zero, because a program may have it open.
 //   - request: a FUSE request of the kernel, identified by its number. The log record of a change contains the number

@@ -3,20 +3,18 @@ package overlay
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// Sealed contents files do not change any more, so that other overlays can use them. Seal seals all contents
-// files that exist at one moment, and moves their directory to a share. The log has a segment for them. The layer
-// continues to read the files in the share, and never removes them. A change of a file with sealed contents first gives
+// Sealed contents files do not change any more, so that other overlays can use them. A Sealing seals all contents files
+// that exist at one moment, and moves their directory to a share. The log has a segment for them. The layer continues
+// to read the files in the share, and never removes them. A change of a file with sealed contents first gives
 // the file other contents: an empty contents file if it is truncated to zero, and otherwise a copy.
 //
 // New contents files get numbers that are not below the bound of the last segment, and are created in another
@@ -37,7 +35,7 @@ type layout struct {
 type sealedFiles struct {
 	bound uint64 // as in state.Segment
 	// dirs are the directories to search: the one in the share, the former one, and the one in the share again, because
-	// Seal may move the files during the search.
+	// a Sealing may move the files during the search.
 	dirs [3]string
 }
 
@@ -52,7 +50,7 @@ func (c *contents) setSegments(segments []state.Segment) {
 	c.layout.Store(a)
 }
 
-// ownDir returns the directory for new contents files after Seal has moved the former one to a share.
+// ownDir returns the directory for new contents files after a Sealing has moved the former one to a share.
 func (c *contents) ownDir(share string) string { return filepath.Join(c.overlay, "contents-"+share) }
 
 // isSealed reports whether a contents file is sealed.
@@ -98,95 +96,6 @@ func (c *contents) syncDirs() error {
 		}
 	}
 	return c.fs.SyncDir(a.own)
-}
-
-// Seal seals all contents files that exist at one moment, and moves their directory to the share with this ID, for
-// which state.ValidShare must be true and which no segment has yet. Writers wait while the moment is recorded in the
-// log, but not for the disk. If Seal returns an error, either no file was sealed, or files were sealed but not moved.
-// In both cases the layer works as before.
-func Seal(l *Layer, id string) error {
-	switch {
-	case l.o.ReadOnly:
-		return syscall.EROFS
-	case l.o.Shares == "":
-		return ErrShares
-	case !state.ValidShare(id):
-		return fmt.Errorf("seal contents for share %q: %w", id, syscall.EINVAL)
-	}
-	l.contents.sealing.Lock()
-	defer l.contents.sealing.Unlock()
-	share, former := filepath.Join(l.o.Shares, id), l.contents.layout.Load().own
-	// Without this call, the files that no inode names any more would be moved, too.
-	if err := l.removeDead(); err != nil {
-		return err
-	}
-	l.mu.RLock()
-	listed := sharesOf(l.state.Segments)
-	l.mu.RUnlock()
-	if slices.Contains(listed, id) {
-		return fmt.Errorf("seal contents for share %s: %w", id, fs.ErrExist)
-	}
-	listed = append(listed, id)
-	slices.Sort(listed)
-	if err := writeList(l.o.FS, l.dir, listed); err != nil {
-		return err
-	}
-	for _, dir := range []string{l.contents.ownDir(id), share} {
-		if err := l.o.FS.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := l.o.FS.SyncDir(filepath.Dir(dir)); err != nil {
-			return err
-		}
-	}
-	err := l.withRoom(func() error {
-		l.cut.Lock()
-		defer l.cut.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		// A subdirectory has the numbers of one segment only.
-		bound := max((l.next+perDirectory-1)/perDirectory*perDirectory, l.contents.layout.Load().low+perDirectory)
-		err := l.wal.Raise()
-		if err == nil {
-			err = l.update(func(tx *Tx) error { tx.seal(state.Segment{Share: id, Bound: bound}); return nil })
-		}
-		if err != nil {
-			return err
-		}
-		l.next = bound
-		l.contents.setSegments(l.state.Segments)
-		l.dead = slices.DeleteFunc(l.dead, l.contents.isSealed)
-		l.pinned = slices.DeleteFunc(l.pinned, l.contents.isSealed)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	// After a power cut, files are searched in the share only if the log has the segment.
-	err = l.Sync()
-	if err == nil {
-		err = l.o.FS.SyncDir(former)
-	}
-	if err == nil {
-		err = l.o.FS.Rename(former, filepath.Join(share, "contents"))
-	}
-	if err == nil {
-		err = errors.Join(l.o.FS.SyncDir(share), l.o.FS.SyncDir(l.dir))
-	}
-	return err
-}
-
-// seal adds a segment, for contents files that exist already. The sealed ones are no longer dead.
-func (tx *Tx) seal(g state.Segment) {
-	t := tx.l.state
-	tx.batch.Seal(g)
-	tx.batch.SetCounter(counterContents, max(g.Bound, t.Counter(counterContents)))
-	t.EachDead(func(number uint64) bool {
-		if number < g.Bound {
-			tx.batch.ContentGone(number)
-		}
-		return true
-	})
 }
 
 // apart gives a file contents of its own, if its contents are sealed.

@@ -339,17 +339,17 @@ func TestSealWhileFilesAreWritten(t *testing.T) {
 func TestSealIsRefused(t *testing.T) {
 	top := t.TempDir()
 	w := opened(t, Options{})
-	if err := Seal(w.l, shareOf(1)); !errors.Is(err, ErrShares) {
+	if err := seal(w.l, shareOf(1)); !errors.Is(err, ErrShares) {
 		t.Errorf("seal without a directory of shares: got %v, want ErrShares", err)
 	}
 	w = opened(t, sharing(t, top, Options{}))
-	if err := Seal(w.l, "../../../../../../../../e"); !errors.Is(err, syscall.EINVAL) {
+	if err := seal(w.l, "../../../../../../../../e"); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("seal with an invalid ID: got %v, want EINVAL", err)
 	}
 	w.must(w.create("a"))
 	w.must(w.write("a", 0, []byte("contents")))
 	w.must(w.seal())
-	if err := Seal(w.l, shareOf(w.serial)); !errors.Is(err, os.ErrExist) {
+	if err := seal(w.l, shareOf(w.serial)); !errors.Is(err, os.ErrExist) {
 		t.Errorf("seal with the ID of another segment: got %v, want ErrExist", err)
 	}
 	w.mustClose()
@@ -367,7 +367,7 @@ func TestSealIsRefused(t *testing.T) {
 	if rec := w.mustOpen(); !strings.Contains(fmt.Sprint(rec.Problems), shareOf(w.serial)) {
 		t.Errorf("open without the share for reading: got the problems %q, want one that names it", rec.Problems)
 	}
-	if err := Seal(w.l, shareOf(9)); !errors.Is(err, syscall.EROFS) {
+	if err := seal(w.l, shareOf(9)); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("seal a layer that is open for reading: got %v, want EROFS", err)
 	}
 	w.mustClose()

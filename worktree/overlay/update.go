@@ -136,6 +136,7 @@ func (tx *Tx) commit() error {
 		l.broken = fmt.Errorf("apply change to the overlay: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
+	l.contents.copying.follow(tx.batch.Bytes())
 	if l.wal.Size() > longLog {
 		l.janitor.poke() // the janitor decides whether the log is compacted
 	}

@@ -406,7 +406,7 @@ func (w *world) seal() error {
 		r.EachInode(func(in Inode) bool { numbers = append(numbers, in.Content); return true })
 	}
 	w.l.View(note)
-	err := Seal(w.l, shareOf(w.serial))
+	err := seal(w.l, shareOf(w.serial))
 	if err != nil {
 		return err
 	}
@@ -424,6 +424,17 @@ func (w *world) seal() error {
 		}
 	}
 	return nil
+}
+
+// seal seals all contents at one moment, and moves them to the share with the given ID.
+func seal(l *Layer, id string) error {
+	s, err := BeginSeal(l, id)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.Freeze(func(Reader) bool { return true })
+	return s.Publish()
 }
 
 // shareOf returns an ID of a share for a number.

@@ -1,0 +1,171 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
+)
+
+// everything returns all inodes and entries as text.
+func everything(r Reader) string {
+	var lines []string
+	r.EachInode(func(in Inode) bool {
+		target, _ := r.Target(in.Node)
+		lines = append(lines, fmt.Sprintf("%+v %s %q", in, target, r.Xattrs(in.Node)))
+		return true
+	})
+	r.EachDir(func(dir Node) bool {
+		r.ReadDir(dir, 0, func(cookie uint64, name string, n Node, p Presence) bool {
+			lines = append(lines, fmt.Sprint(dir, cookie, name, n, p))
+			return true
+		})
+		return true
+	})
+	slices.Sort(lines) // the order of the nodes of the base tree is not kept
+	return strings.Join(lines, "\n")
+}
+
+// The names of a Sealing are those of the moment, although names and contents change while they are copied.
+func TestSealingHasTheNamesOfTheMoment(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		w.must(w.step(r))
+	}
+	for i := range 5000 { // the copy takes several slices
+		w.must(w.create(fmt.Sprint("many", i)))
+	}
+	for round := range 5 {
+		stop, writing := make(chan struct{}), sync.WaitGroup{}
+		writing.Go(func() {
+			f := w.file("many1")
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := f.WriteAt([]byte("x"), int64(n)); err != nil {
+					t.Error(err)
+					return
+				}
+				err := w.l.Update(func(tx *Tx) error {
+					tx.SetEntry(1, fmt.Sprint("busy", n%100), f.node)
+					if n%3 == 0 {
+						tx.Hide(1, fmt.Sprint("busy", (n+50)%100))
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		w.serial++
+		s, err := BeginSeal(w.l, shareOf(w.serial))
+		w.must(err)
+		time.Sleep(5 * time.Millisecond)
+		var want string
+		if err := s.Publish(); !errors.Is(err, errNoMoment) {
+			t.Errorf("publish before the moment: got %v", err)
+		}
+		s.Freeze(func(Reader) bool { return false })
+		time.Sleep(time.Millisecond)
+		s.Freeze(func(r Reader) bool { want = everything(r); return true })
+		time.Sleep(5 * time.Millisecond)
+		close(stop)
+		writing.Wait()
+		w.must(s.Publish())
+		if got := everything(s.Names()); got != want {
+			t.Errorf("round %d: names are %d bytes of text, want the %d bytes of the moment", round, len(got), len(want))
+		}
+		segments := s.Segments()
+		s.Names().EachInode(func(in Inode) bool {
+			if in.Content >= segments[len(segments)-1].Bound {
+				t.Errorf("round %d: contents file %d is not sealed", round, in.Content)
+			}
+			return true
+		})
+		s.Close()
+	}
+	w.mustClose()
+}
+
+// If no contents file was created since the last seal, there is nothing to seal.
+func TestSealWithoutNewContents(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	w.must(w.seal())
+	if got := w.listed(); len(w.l.state.Segments) != 0 {
+		t.Errorf("seal of an empty layer: got the segments %+v and the list %q", w.l.state.Segments, got)
+	}
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	w.must(w.seal())
+	w.must(w.create("empty"))
+	w.must(w.remove("empty"))
+	w.must(w.seal())
+	want := []Segment{{Share: shareOf(2), Bound: 1024}}
+	if got := w.l.state.Segments; !slices.Equal(got, want) {
+		t.Errorf("seal without new contents: got the segments %+v, want %+v", got, want)
+	}
+	if _, err := os.Stat(w.l.contents.ownDir(shareOf(3))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("directory that the seal did not need: %v", err)
+	}
+	if got := w.listed(); !slices.Equal(got, []string{shareOf(2)}) {
+		t.Errorf("list after a seal without new contents: got %q", got)
+	}
+	w.compare()
+	w.must(w.write("a", 0, []byte("changed")))
+	w.must(w.seal())
+	if got := w.l.state.Segments; len(got) != 2 {
+		t.Errorf("seal with new contents: got the segments %+v", got)
+	}
+	w.compare()
+}
+
+// A seal that was not published, because moving the files has failed, is published with the next one.
+func TestPublishLater(t *testing.T) {
+	top := t.TempDir()
+	fail := false
+	on := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if fail && op.Name == "Rename" {
+			return syscall.EIO
+		}
+		return nil
+	})
+	w := opened(t, sharing(t, top, Options{FS: on}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	s, err := BeginSeal(w.l, shareOf(1))
+	w.must(err)
+	s.Freeze(func(Reader) bool { return true })
+	fail = true
+	if err := s.Publish(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("publish: got %v, want the injected error", err)
+	}
+	fail = false
+	s.Close()
+	w.must(os.Remove(filepath.Join(w.o.Shares, shareOf(1)))) // as an empty share is removed
+	w.serial++
+	w.compare()
+	w.must(w.seal())
+	if _, err := os.Stat(pathIn(filepath.Join(w.o.Shares, shareOf(1), "contents"), 1)); err != nil {
+		t.Errorf("files of the first seal: %v", err)
+	}
+	w.compare()
+}
