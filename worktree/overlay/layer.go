@@ -68,6 +68,9 @@ type Options struct {
 	// Shares is the directory of the shares, to which a Sealing moves contents files. It is on the file system of the
 	// overlay. If it is "", BeginSeal fails, and so does Open if contents files of the overlay are sealed.
 	Shares string
+	// Segments are sealed contents files of another overlay. A new overlay uses them, so that Tx.Adopt can add nodes
+	// with these contents. If the overlay exists already, its log states which ones it uses.
+	Segments []Segment
 	// FS is the file system to use; nil stands for the file system of the operating system. Only tests set this field.
 	FS disk.FS
 
@@ -80,6 +83,9 @@ type Options struct {
 
 // Dirty reports whether the contents file of an inode may be larger or have a later mtime than the inode records.
 func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
+
+// Carried reports whether a node was adopted from another overlay (Tx.Adopt), and has not changed since.
+func Carried(in Inode) bool { return in.Flags&state.FlagCarried != 0 }
 
 // Layer is an open overlay. All methods may be called concurrently.
 type Layer struct {

@@ -142,6 +142,11 @@ func (s *opening) open() (Recovery, error) {
 	if err != nil {
 		return s.rec, blame(err)
 	}
+	if found.Fresh && len(s.l.o.Segments) > 0 && !s.l.o.ReadOnly {
+		if err := s.useSegments(); err != nil {
+			return s.rec, err
+		}
+	}
 	if err := s.findContents(); err != nil {
 		return s.rec, err
 	}

@@ -7,6 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
+// unfinished are the flags of an inode whose contents file may differ from the log after a kill.
+const unfinished = state.FlagDirty | state.FlagUnsettled | state.FlagWritten
+
 // recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of
 // contents files that have an owner; all other contents files may be orphans. A nil set means that no search for
 // orphans is needed.
@@ -32,7 +35,7 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 		}
 		switch {
 		case forsaken, in.Content == 0:
-		case s.rec.Start == PowerLoss, s.rec.Start == Rebooted, in.Flags != 0:
+		case s.rec.Start == PowerLoss, s.rec.Start == Rebooted, in.Flags&unfinished != 0:
 			doubtful = append(doubtful, in)
 		}
 		return true

@@ -6,13 +6,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
 )
 
-// Stats holds the counts and sizes of a layer, without the file of Tx.Uncount.
+// Stats holds the counts and sizes of a layer, without the file of Tx.Uncount. Contents and Bytes are also without the
+// contents of files that Tx.Adopt has added and that have not changed.
 type Stats struct {
 	Entries  int64 // number of names
 	Hidden   int64 // number of names of the base tree that are hidden
 	Inodes   int64 // number of nodes with an inode in the layer
 	Contents int64 // number of contents files
 	Bytes    int64 // total size of the contents files in bytes
+	Carried  int64 // number of nodes that Tx.Adopt has added and that have not changed
 	LogBytes int64 // size of the log in bytes
 }
 
@@ -27,7 +29,10 @@ func (l *Layer) Stats() Stats {
 	}
 	left, isThere := uncounted(l.state)
 	l.state.EachInode(func(in Inode) bool {
-		if in.Content != 0 && in.Node != left {
+		switch {
+		case Carried(in):
+			s.Carried++
+		case in.Content != 0 && in.Node != left:
 			s.Contents++
 			s.Bytes += in.Size
 		}
@@ -51,8 +56,8 @@ func uncounted(r Reader) (n Node, isThere bool) {
 func Uncounted(r Reader) Node { return Node(r.Counter(counterUncounted)) }
 
 // Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
-// base tree that were changed in place. It leaves out the file of Tx.Uncount, and files of which only Tx.PutTimes has
-// set the times. It visits every inode and every entry.
+// base tree that were changed in place. It leaves out the file of Tx.Uncount, files of which only Tx.PutTimes has set
+// the times, and what Tx.Adopt has added and has not changed. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -67,13 +72,15 @@ func (l *Layer) Changed() int64 {
 		}
 		return true
 	})
-	// A moved file of the base tree counts once, by its name, so subtract the count by its inode.
+	// A moved file of the base tree counts once, by its name, so subtract the count by its inode. A name of a node
+	// that was adopted does not count.
 	l.state.EachDir(func(dir Node) bool {
 		l.state.ReadDir(dir, 0, func(_ uint64, _ string, n Node, _ Presence) bool {
-			if n == 0 || n.Own() {
+			if n == 0 {
 				return true
 			}
-			if in, ok := l.state.Inode(n); ok && isChanged(l.state, in) {
+			in, ok := l.state.Inode(n)
+			if ok && (Carried(in) || !n.Own() && isChanged(l.state, in)) {
 				changed--
 			}
 			return true

@@ -235,6 +235,11 @@ func (tx *Tx) PutInode(in Inode) {
 	if in != cur {
 		in.Flags &^= state.FlagTimes
 	}
+	if old := cur; in.Flags&state.FlagCarried != 0 {
+		if old.Atime = in.Atime; in != old {
+			in.Flags &^= state.FlagCarried
+		}
+	}
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
 		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is
 		// set now must have precedence, so mark the inode clean.

@@ -195,9 +195,9 @@ func (s *Set) Saved(moment int64, ignored map[string]bool) {
 
 // Wants reports whether the contents of a file must be kept when it is removed or overwritten. This is the case for a
 // regular file or symbolic link that is not empty, that does not have the contents of the base tree, and that was
-// changed since the last checkpoint.
+// changed since the last checkpoint. A fork has carried files because checkpoints leave them out.
 func (s *Set) Wants(in *overlay.Inode) bool {
-	if !s.on || in.Size == overlay.SizeOfBase || in.Size == 0 {
+	if !s.on || in.Size == overlay.SizeOfBase || in.Size == 0 || overlay.Carried(*in) {
 		return false
 	}
 	if since := s.since.Load(); !overlay.Dirty(*in) && in.Ctime < since && in.Mtime < since {

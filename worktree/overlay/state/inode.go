@@ -17,6 +17,7 @@ const (
 	FlagUnsettled                    // the contents file replaces contents of the base tree and was not synced yet
 	FlagWritten                      // the inode is dirty, and its mtime is that of the contents file if that is later
 	FlagTimes                        // a base node was stored for its times, and was not changed since
+	FlagCarried                      // the node was adopted from another overlay, and has not changed since
 )
 
 // Inode holds the attributes of a node that were created or changed in the overlay.
@@ -27,7 +28,7 @@ type Inode struct {
 	Size                  int64  // size in bytes, or SizeOfBase
 	Atime, Mtime, Ctime   int64  // times in nanoseconds since 1970
 	Content               uint64 // number of the contents file; 0 if there is none
-	Flags                 uint32 // FlagDirty to FlagTimes
+	Flags                 uint32 // FlagDirty to FlagCarried
 	// of a directory: the target of ".."; of a file: the directory of its latest name, used as a hint
 	Parent Node
 }
