@@ -68,6 +68,9 @@ type FreezeOptions struct {
 	Enter func(dir string) bool
 	// MaxPinned is the maximum size, in bytes, of files whose contents can be read from the result; 0 means no limit.
 	MaxPinned int64
+	// Seal is sealed at the moment of the freeze; nil if nothing is to be sealed. If that fails, the freeze succeeds, and
+	// Seal.Take returns the error.
+	Seal *Seal
 	// If DryRun is true, Freeze lists the paths and does nothing else: it makes no contents readable, and no request has
 	// to wait for it.
 	DryRun bool

@@ -86,7 +86,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	}
 	token = f.Token
 	return z.round(ctx, f, func() (err error) {
-		paused := z.view.layer.Freeze(func(r overlay.Reader) {
+		paused := z.atMoment(func(r overlay.Reader) bool {
 			select {
 			case <-z.changes.noticed:
 			default:
@@ -98,6 +98,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 				f.Whole, f.Entries, paths = true, nil, z.differing()
 			}
 			err = z.addEntries(f.Entries, paths)
+			return err == nil
 		})
 		z.moment, f.Paused = nil, max(f.Paused, paused)
 		return err

@@ -50,8 +50,11 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: took,
 		// The journal and the overlay are synced separately. After a power loss, the journal may contain records of changes
 		// that the overlay has lost.
-		Anew:   recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
-		Unused: func() bool { return rec.view.layer == nil || rec.view.layer.Changed() == 0 },
+		Anew: recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
+		Unused: func() bool { // adopted files do not count as changed, but the base tree does not have them
+			l := rec.view.layer
+			return l == nil || l.Changed() == 0 && l.Stats().Entries == 0
+		},
 	})
 	if err == nil && !o.OverlayReadOnly {
 		rec.noteAll(shrunk)

@@ -39,7 +39,7 @@ func (w *workspace) killed(takeOver bool) *workspace {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "killed")
 	w.ok(copyLive(dir, w.dir))
-	next := &workspace{t: w.t, src: w.src, dir: dir, takeOver: takeOver, later: w.later}
+	next := &workspace{t: w.t, src: w.src, dir: dir, takeOver: takeOver, later: w.later, shares: w.shares}
 	next.open()
 	w.t.Cleanup(func() { next.Close() })
 	return next

@@ -78,7 +78,7 @@
 //	Kernel     counts the references that the kernel has to nodes
 //	Monitor    reports changes to git and to the session agent
 //	Base       shows the base tree without the changes
-//	Overlay    reports how the working tree differs from the base tree, and the times of paths
+//	Overlay    reports how the working tree differs from the base tree, and the times of paths; carries files to a fork
 //	Xattrs     reads and changes extended attributes
 //
 // A part calls only parts that stand above it in this list; Kernel, Monitor, Base, Overlay and Xattrs do not call each
@@ -154,7 +154,11 @@ type Options struct {
 
 	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every
 	// change fails with EROFS.
-	Overlay         string
+	Overlay string
+	// Shares is the directory of the contents that several overlays use (overlay.Options.Shares), and Segments are the
+	// contents that a new overlay uses in order to adopt files (Overlay.Adopt).
+	Shares          string
+	Segments        []overlay.Segment
 	OverlayReadOnly bool // show the changes in the overlay, but do not write to the overlay
 	// keep the contents of removed and overwritten files until a checkpoint contains them (see Removals)
 	KeepRemoved bool
@@ -262,6 +266,7 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	}
 	t.view.layer, *recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.Sync,
+		Shares: o.Shares, Segments: o.Segments,
 		ValidBase: func(n Node) bool { _, ok := table.Record(n); return ok },
 		TakeOver:  table.TookOver(), Seed: table.Seed(),
 		Knows: func(n Node) bool { r, ok := table.Record(n); return ok && r.Known() },

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -23,8 +24,10 @@ type workspace struct {
 	dir string // directory of the inode table and the overlay
 	*Tree
 
-	takeOver bool          // of the mount of a killed process
-	later    time.Duration // how much later than commitTime Options.Time is
+	takeOver bool              // of the mount of a killed process
+	later    time.Duration     // how much later than commitTime Options.Time is
+	shares   string            // directory of the shares; "" if there is none
+	segments []overlay.Segment // contents that a new overlay uses
 }
 
 func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
@@ -45,7 +48,7 @@ func (w *workspace) open() {
 	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
 		Root: w.src.Root, Time: commitTime.Add(w.later), Overlay: filepath.Join(w.dir, "overlay"),
 		Journal:  filepath.Join(w.dir, "journal"),
-		TakeOver: w.takeOver,
+		TakeOver: w.takeOver, Shares: w.shares, Segments: w.segments,
 	})
 	if err != nil {
 		w.t.Fatal(err)
