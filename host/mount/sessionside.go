@@ -169,10 +169,10 @@ type guardedCapturer struct {
 }
 
 // Checkpoint creates a checkpoint, as Capturer.Checkpoint does. It returns a panic as an error.
-func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
-	message string) (p session.Checkpoint, report capture.Report, err error) {
+func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason, message string,
+	carry ...capture.Carrying) (p session.Checkpoint, report capture.Report, err error) {
 	err = g.work.Guard("make a checkpoint", func() (err error) {
-		p, report, err = g.Capturer.Checkpoint(ctx, reason, message)
+		p, report, err = g.Capturer.Checkpoint(ctx, reason, message, carry...)
 		return err
 	})
 	return p, report, err

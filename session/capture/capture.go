@@ -47,6 +47,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
@@ -132,6 +133,11 @@ type Report struct {
 	// Times are the times of the checkpoint's paths, for a checkpoint that is made for the reason Forking; nil if they
 	// are not known.
 	Times *worktree.Times
+	// Carried are the files that were taken for a fork; nil if none could be taken because of the error NotCarried.
+	// Secrets are the taken paths that look like secrets.
+	Carried    *carry.Files
+	Secrets    []string
+	NotCarried error
 	// Paused is the longest time for which a writer to the mount had to wait for the checkpoint.
 	Paused time.Duration
 	// Took is the total duration of the call of Checkpoint.
@@ -164,6 +170,8 @@ type Capturer struct {
 	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no
 	// limit.
 	pinned int64
+	// carrying takes files for a fork during the checkpoint in progress; nil if none are taken.
+	carrying *carrying
 	// treeCache holds the trees that were read for the checkpoint in progress.
 	treeCache     map[object.ID][]object.TreeEntry
 	treeCacheSize int // number of entries in treeCache
@@ -252,8 +260,12 @@ func (c *Capturer) SetLane(lane string, segment int) {
 // has no checkpoint and the mount is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason
 // is Manual, Forking or Restore; otherwise it returns the zero Checkpoint. Concurrent calls run one after the other; a
 // call stops waiting when ctx is done.
+//
+// carry may have one element, for a checkpoint that is made for a fork: Checkpoint then takes the paths that the
+// checkpoint leaves out, as they are at the same moment (Report.Carried). If they cannot be taken, the checkpoint is
+// made nevertheless, and Report.NotCarried has the cause.
 func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
-	message string) (session.Checkpoint, Report, error) {
+	message string, carry ...Carrying) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
 	case <-c.token:
@@ -275,6 +287,13 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
 		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 		c.tracking = c.mem.Index.tracking()
 	}
+	for _, k := range carry {
+		c.carrying = &carrying{Carrying: k}
+	}
+	defer func() {
+		c.carrying.close()
+		c.carrying = nil
+	}()
 	p, report, err := c.checkpoint(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
@@ -285,12 +304,6 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
 	}
 	report.Took, report.Steps = time.Since(began), c.steps.list
 	return p, report, nil
-}
-
-// tracking determines which paths git tracks: the paths in HEAD's tree and in the index.
-type tracking struct {
-	head  object.ID
-	index session.Index
 }
 
 // shot collects the parts of one checkpoint while it is made.
@@ -305,14 +318,6 @@ type shot struct {
 	shown  object.ID // tree of the checkpoint: the tree full without the files of linked worktrees
 	left   []LeftOut // at most 100 of the left-out paths, for Report.Left
 	at     time.Time // time at which the Tree was frozen
-}
-
-// emit adds an encoded tree to the objects of the checkpoint. The Capturer can read the tree from now on, although it
-// is not in the Repo yet.
-func (s *shot) emit(id object.ID, content []byte) error {
-	s.out.raw(id, object.Tree, content)
-	s.edit.c.pending[id] = content
-	return nil
 }
 
 // checkpoint makes one checkpoint, unless nothing has changed. See Checkpoint for the parameters and results. The
@@ -356,6 +361,10 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason,
 	if reason == session.Forking {
 		report.Times = s.times(ctx)
 		c.steps.done("times")
+	}
+	if k := c.carrying; k != nil {
+		report.Carried, report.Secrets, report.NotCarried = k.take(ctx, s)
+		c.steps.done("carry")
 	}
 	last, have := c.Last()
 	nothing, err := c.isUnchanged(ctx, s, last, have, reason)

@@ -167,3 +167,11 @@ func (w *output) keep(s *source) {
 		return io.NopCloser(io.NewSectionReader(s.content, 0, s.size)), nil
 	}})
 }
+
+// emit adds an encoded tree to the objects of the checkpoint. The Capturer can read the tree from now on, although it
+// is not in the Repo yet.
+func (s *shot) emit(id object.ID, content []byte) error {
+	s.out.raw(id, object.Tree, content)
+	s.edit.c.pending[id] = content
+	return nil
+}

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // tracked reports whether the index has an entry for path, or for a path below it.
@@ -85,4 +86,10 @@ func (by tracking) tracked(path string) tracked {
 		}
 	}
 	return t
+}
+
+// tracking determines which paths git tracks: the paths in HEAD's tree and in the index.
+type tracking struct {
+	head  object.ID
+	index session.Index
 }

@@ -35,6 +35,7 @@ type world struct {
 	c      *capture.Capturer
 	opened map[string]int // number of times that contents were opened, by path
 	keep   bool           // openTree makes the Tree keep removed files
+	sealed int            // number of seals
 }
 
 // objects reads the objects of the clone for a Tree.
@@ -114,13 +115,21 @@ func (w *world) openTree() {
 	tree, err := worktree.Open(filepath.Join(w.dir, "table"), objects{w.repo, w.opened}, worktree.Options{
 		Root: w.root, Time: time.Unix(1_700_000_000, 0), UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"), GitFile: "gitdir: elsewhere\n",
-		KeepRemoved: w.keep,
+		KeepRemoved: w.keep, Shares: w.shares(),
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { tree.Close() })
 	w.tree = tree
+}
+
+// shares returns the directory of the shares.
+func (w *world) shares() string {
+	w.t.Helper()
+	dir := filepath.Join(w.dir, "shares")
+	must(w.t, os.MkdirAll(dir, 0o700))
+	return dir
 }
 
 func (w *world) openCapturer() {

@@ -29,7 +29,8 @@ type restoring struct {
 	m    *Mover
 	repo *session.Repo
 	// capture creates the checkpoint that precedes the restore.
-	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
+	capture func(context.Context, session.Reason, string, ...capture.Carrying) (session.Checkpoint, capture.Report,
+		error)
 	// failed has the linked worktrees that could not be restored, by path, with the causes.
 	failed map[string]error
 }

@@ -35,17 +35,17 @@ func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason,
 
 // Capture creates a checkpoint like Checkpoint, and returns also a report, which names the files that the checkpoint
 // does not contain. It waits until the git directory was created, because the state of the git directory is part of a
-// checkpoint.
-func (a *Agent) Capture(ctx context.Context, reason session.Reason,
-	message string) (session.Checkpoint, capture.Report, error) {
+// checkpoint. carry is as for capture.Capturer.Checkpoint.
+func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string,
+	carry ...capture.Carrying) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Checkpoint{}, capture.Report{}, ErrEnded
 	}
-	return a.CaptureNow(ctx, reason, message)
+	return a.CaptureNow(ctx, reason, message, carry...)
 }
 
 // CaptureNow creates a checkpoint like Capture, but does not wait until the git directory was created.
-func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (
+func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string, carry ...capture.Carrying) (
 	p session.Checkpoint, report capture.Report, err error,
 ) {
 	if err = a.Lock(ctx); err != nil {
@@ -62,7 +62,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 		a.git.noteChange()
 	}
 	began := time.Now()
-	p, report, err = a.opened().capturer.Checkpoint(ctx, reason, message)
+	p, report, err = a.opened().capturer.Checkpoint(ctx, reason, message, carry...)
 	a.problems.note("create checkpoint", err)
 	if err != nil {
 		if signed {

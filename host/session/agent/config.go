@@ -100,7 +100,8 @@ type CaptureRequest struct {
 // Capturer creates checkpoints of the working tree. It is implemented by *capture.Capturer, which documents the
 // methods.
 type Capturer interface {
-	Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error)
+	Checkpoint(ctx context.Context, reason session.Reason, message string, carry ...capture.Carrying) (
+		session.Checkpoint, capture.Report, error)
 	Last() (session.Checkpoint, bool)
 	SetLane(lane string, segment int)
 }

@@ -121,8 +121,8 @@ func (m *testMount) ReadMeta(context.Context, *transport.Remote, object.ID) (ses
 	return session.Meta{}, nil
 }
 
-func (m *testMount) Checkpoint(_ context.Context, reason session.Reason,
-	_ string) (session.Checkpoint, capture.Report, error) {
+func (m *testMount) Checkpoint(_ context.Context, reason session.Reason, _ string,
+	_ ...capture.Carrying) (session.Checkpoint, capture.Report, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fails != nil {

@@ -1,0 +1,154 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
+)
+
+// IncludeName is the name of the file in the root that names the paths that are carried to a fork, in the syntax of
+// .gitignore. Other programs that make worktrees read it as well.
+const IncludeName = ".worktreeinclude"
+
+// Carrying selects the paths that are carried to a fork, among those that a checkpoint leaves out.
+type Carrying struct {
+	// Begin begins a seal of the contents of the Tree. It is called before each freeze that a checkpoint is made of.
+	Begin func() (*worktree.Seal, error)
+	// All carries all paths, even if the file IncludeName exists or Include is not empty. Otherwise only the paths that
+	// these name are carried, if there are any such names.
+	All bool
+	// Listed carries only the paths that the file and Include name, even if there is no such file.
+	Listed  bool
+	Include []string // globs of further paths to carry
+	Exclude []string // globs of paths that are not carried
+}
+
+// carrying is the work for a Carrying in progress. A nil carrying carries nothing.
+type carrying struct {
+	Carrying
+	seal *worktree.Seal // seal of the latest freeze; nil if it could not be begun
+	err  error          // why it could not be begun
+}
+
+// begin begins a seal for the next freeze. It ends that of an earlier freeze, which was in vain. It returns nil if
+// nothing is carried.
+func (k *carrying) begin() *worktree.Seal {
+	if k == nil {
+		return nil
+	}
+	k.close()
+	if k.seal, k.err = k.Begin(); k.err != nil {
+		k.seal = nil
+	}
+	return k.seal
+}
+
+// close ends the seal.
+func (k *carrying) close() {
+	if k != nil && k.seal != nil {
+		k.seal.Close()
+		k.seal = nil
+	}
+}
+
+// take takes the paths that the checkpoint s leaves out, except linked worktrees, which a fork restores itself, and
+// the paths in them.
+func (k *carrying) take(ctx context.Context, s *shot) (c *carry.Files, secrets []string, err error) {
+	if k.err != nil {
+		return nil, nil, k.err
+	}
+	choose, err := k.chooser(ctx, s.edit.c, s.view.x.fold)
+	if err != nil {
+		return nil, nil, err
+	}
+	var paths []string
+	for path, l := range s.edit.left.all {
+		if l.Why != session.Linked {
+			paths = append(paths, path)
+		}
+		name, isDir := strings.CutSuffix(path, "/")
+		if l.Why == session.Secret && choose(name, isDir) != carry.Leave {
+			secrets = append(secrets, path)
+		}
+	}
+	slices.Sort(paths)
+	slices.Sort(secrets)
+	c, err = k.seal.Take(paths, choose)
+	return c, secrets, err
+}
+
+// chooser returns the function that decides which of the left-out paths are carried. fold states that paths are
+// compared regardless of case.
+func (k *carrying) chooser(ctx context.Context, c *Capturer, fold bool) (func(path string, isDir bool) carry.Choice,
+	error) {
+	var named, out globs
+	listed := false
+	if !k.All {
+		text, ok, err := k.includeFile(ctx, c.o.Tree)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", IncludeName, err)
+		}
+		named, listed = parseIgnore(text, fold), ok || k.Listed || len(k.Include) > 0
+	}
+	for _, glob := range k.Include {
+		named = named.add(strings.TrimPrefix(glob, "./"), fold)
+	}
+	for _, glob := range k.Exclude {
+		out = out.add(strings.TrimPrefix(glob, "./"), fold)
+	}
+	roots := c.roots
+	return func(path string, isDir bool) carry.Choice {
+		below := slices.ContainsFunc(roots, func(r root) bool { return isWithin(r.path, path) })
+		if roots.has(path) || roots.above(path) != "" {
+			return carry.Leave
+		}
+		if fold {
+			path = lower(path)
+		}
+		switch {
+		case out.covers(path, isDir):
+			return carry.Leave
+		case listed && !named.covers(path, isDir):
+			if isDir && named.below(path) {
+				return carry.Enter
+			}
+			return carry.Leave
+		case isDir && (below || out.below(path)):
+			return carry.Ask
+		}
+		return carry.All
+	}, nil
+}
+
+// includeFile returns the present text of the file IncludeName, and false if there is no such regular file. The
+// contents may have to be fetched.
+func (k *carrying) includeFile(ctx context.Context, tree *worktree.Tree) (text []byte, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchWait)
+	defer cancel()
+	n, err := tree.Resolve(ctx, IncludeName)
+	if errors.Is(err, worktree.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	a, err := tree.Attr(ctx, n)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case a.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return nil, false, nil
+	case a.Size > maxIgnoreFile:
+		return nil, false, syscall.EFBIG
+	}
+	text = make([]byte, a.Size)
+	read, err := tree.Read(ctx, n, text, 0)
+	return text[:read], err == nil, err
+}

@@ -1,0 +1,251 @@
+package capture_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
+)
+
+// carry makes a checkpoint for a fork, and takes what k states.
+func (w *world) carry(k capture.Carrying) (session.Checkpoint, capture.Report) {
+	w.t.Helper()
+	if k.Begin == nil {
+		k.Begin = func() (*worktree.Seal, error) {
+			w.sealed++
+			return w.tree.Overlay().BeginSeal(fmt.Sprintf("%026d", w.sealed))
+		}
+	}
+	p, report, err := w.c.Checkpoint(w.ctx, session.Forking, "", k)
+	must(w.t, err)
+	return p, report
+}
+
+// gone removes a file if it exists.
+func (w *world) gone(path string) {
+	w.t.Helper()
+	if _, err := os.Lstat(w.at(path)); err == nil {
+		w.remove(path)
+	}
+}
+
+// fork returns a Tree of the checkpoint p with what was carried.
+func (w *world) fork(p session.Checkpoint, c *carry.Files) *worktree.Tree {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	tree, err := worktree.Open(filepath.Join(dir, "table"), objects{w.repo, map[string]int{}}, worktree.Options{
+		Root: p.Tree, Time: time.Unix(1_700_000_000, 0), Overlay: filepath.Join(dir, "overlay"),
+		Journal: filepath.Join(dir, "journal"), Shares: w.shares(), Segments: c.Segments, KeepRemoved: true,
+	})
+	must(w.t, err)
+	w.t.Cleanup(func() { tree.Close() })
+	must(w.t, tree.Overlay().Adopt(w.ctx, c))
+	return tree
+}
+
+// filesOf returns the contents of all files and the targets of all links of a Tree, by path, except .git. Directories
+// have the text "dir".
+func (w *world) filesOf(tree *worktree.Tree) map[string]string {
+	w.t.Helper()
+	all := map[string]string{}
+	var visit func(dir worktree.Node, at string)
+	visit = func(dir worktree.Node, at string) {
+		var list []worktree.Entry
+		must(w.t, tree.ReadDir(w.ctx, dir, 0, func(e worktree.Entry) bool {
+			e.Name = strings.Clone(e.Name)
+			if e.Name != "." && e.Name != ".." {
+				list = append(list, e)
+			}
+			return true
+		}))
+		for _, e := range list {
+			p := path.Join(at, e.Name)
+			switch e.Mode & syscall.S_IFMT {
+			case syscall.S_IFDIR:
+				all[p] = "dir"
+				visit(e.Node, p)
+			case syscall.S_IFLNK:
+				target, err := tree.Readlink(w.ctx, e.Node)
+				must(w.t, err)
+				all[p] = "-> " + string(target)
+			default:
+				a, err := tree.Attr(w.ctx, e.Node)
+				must(w.t, err)
+				text := make([]byte, a.Size)
+				n, err := tree.Read(w.ctx, e.Node, text, 0)
+				must(w.t, err)
+				all[p] = fmt.Sprintf("%o %s", a.Mode&0o777, text[:n])
+			}
+		}
+	}
+	visit(worktree.Root, "")
+	delete(all, ".git")
+	return all
+}
+
+// wantSame compares the files of a fork with those of its parent.
+func wantSame(t *testing.T, what string, got, want map[string]string) {
+	t.Helper()
+	for p := range want {
+		if got[p] != want[p] {
+			t.Errorf("%s: %q: got %q, want %q", what, p, got[p], want[p])
+		}
+	}
+	for p := range got {
+		if _, ok := want[p]; !ok {
+			t.Errorf("%s: got another path %q", what, p)
+		}
+	}
+}
+
+// The tree of a checkpoint and what is carried are together the working tree.
+func TestCarriedIsWhatIsLeftOut(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{
+		".gitignore": text("*.o\nbuild/\n/local*\n"), "a": text("a"), "dir/c": text("c"), "dir/sub/d": text("d"),
+	})
+	w.o.Rules = capture.Rules{MaxFileSize: 100, Exclude: []string{"excluded/"}}
+	w.openCapturer()
+	names := []string{"a", "b", "dir/c", "dir/x.o", "dir/sub/y.o", "build/one", "build/sub/two", "build/sub/.env", ".env",
+		"dir/id_rsa", "local", "local2/file", "large", "excluded/file", "new/only.o", "plain/file"}
+	r := rand.New(rand.NewPCG(3, 4))
+	rounds := 25
+	if testing.Short() {
+		rounds = 8
+	}
+	for round := range rounds {
+		for range 6 {
+			name := names[r.IntN(len(names))]
+			size := r.IntN(60)
+			if name == "large" {
+				size += 100
+			}
+			if r.IntN(5) == 0 {
+				w.gone(name)
+				continue
+			}
+			w.write(name, strings.Repeat(string(rune('a'+r.IntN(26))), size))
+		}
+		switch round % 8 {
+		case 3:
+			w.write(".gitignore", "*.o\nbuild/\n")
+		case 5:
+			w.write(".gitignore", "*.o\nbuild/\n/local*\nplain/\n")
+		}
+		p, report := w.carry(capture.Carrying{})
+		must(t, report.NotCarried)
+		wantSame(t, fmt.Sprint("round ", round), w.filesOf(w.fork(p, report.Carried)), w.filesOf(w.tree))
+		if len(report.Carried.Left) > 0 {
+			t.Errorf("round %d: got %v as not carried", round, report.Carried.Left)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// The file .worktreeinclude and the globs decide what is carried.
+func TestCarriedChoice(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{
+		".gitignore": text("*.o\nbuild/\n.env\n/local\n"), "a": text("a"),
+	})
+	for _, dir := range []string{"build", "build/keep", "build/deep", "build/deep/down", "dir"} {
+		w.mkdir(dir)
+	}
+	for _, name := range []string{"build/keep/x", "build/keep/no", "build/deep/down/.env", "build/deep/y", "dir/z.o",
+		"dir/.env", ".env", "local"} {
+		w.write(name, name)
+	}
+	all := ".env build build/deep build/deep/down build/deep/down/.env build/deep/y build/keep build/keep/no " +
+		"build/keep/x dir/.env dir/z.o local"
+	for _, test := range []struct {
+		what, include string // text of .worktreeinclude; "-": there is no such file
+		k             capture.Carrying
+		want          string
+	}{
+		{"everything", "-", capture.Carrying{}, all},
+		{"an empty file", "", capture.Carrying{}, ""},
+		{"names at any depth", "# secrets\n.env\n", capture.Carrying{},
+			".env build build/deep build/deep/down build/deep/down/.env dir/.env"},
+		{"names in the root", "/.env\n/local\n", capture.Carrying{}, ".env local"},
+		{"a directory", "build/\n", capture.Carrying{},
+			"build build/deep build/deep/down build/deep/down/.env build/deep/y build/keep build/keep/no build/keep/x"},
+		{"a negated name", "build/*\n!build/deep\n", capture.Carrying{}, "build build/keep build/keep/no build/keep/x"},
+		{"all in spite of the file", ".env\n", capture.Carrying{All: true}, all},
+		{"globs in addition to the file", "/local\n", capture.Carrying{Include: []string{"*.o"}}, "dir/z.o local"},
+		{"globs without a file", "-", capture.Carrying{Include: []string{"./dir/*"}}, "dir/.env dir/z.o"},
+		{"exceptions", "-", capture.Carrying{Exclude: []string{"build/keep/no", ".env", "*.o"}},
+			"build build/deep build/deep/down build/deep/y build/keep build/keep/x local"},
+		{"a directory as exception", "-", capture.Carrying{Exclude: []string{"build/"}}, ".env dir/.env dir/z.o local"},
+	} {
+		if test.include == "-" {
+			w.gone(capture.IncludeName)
+		} else {
+			w.write(capture.IncludeName, test.include)
+		}
+		p, report := w.carry(test.k)
+		must(t, report.NotCarried)
+		without := w.filesOf(w.fork(p, &carry.Files{}))
+		got := slices.DeleteFunc(slices.Sorted(maps.Keys(w.filesOf(w.fork(p, report.Carried)))), func(p string) bool {
+			_, ok := without[p]
+			return ok
+		})
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
+		}
+	}
+}
+
+// If the contents cannot be sealed, the checkpoint is made nevertheless.
+func TestCheckpointWithoutASeal(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a": text("a")})
+	w.write("a", "changed")
+	w.write("x.o", "x")
+	p, report := w.carry(capture.Carrying{Begin: func() (*worktree.Seal, error) { return nil, syscall.ENOSPC }})
+	if !errors.Is(report.NotCarried, syscall.ENOSPC) || report.Carried != nil || !report.Made {
+		t.Errorf("checkpoint without a seal: got %+v", report)
+	}
+	if got := w.filesOf(w.fork(p, &carry.Files{}))["a"]; !strings.HasSuffix(got, " changed") {
+		t.Errorf("file of the checkpoint: got %q", got)
+	}
+	again, report := w.carry(capture.Carrying{})
+	if report.NotCarried != nil || report.Made || again.ID != p.ID {
+		t.Errorf("checkpoint of the same state: got %+v", report)
+	}
+	if got := w.filesOf(w.fork(again, report.Carried))["x.o"]; !strings.HasSuffix(got, " x") {
+		t.Errorf("ignored file: got %q", got)
+	}
+}
+
+// Carried files that are removed in a fork are not kept for a checkpoint, because checkpoints leave them out.
+func TestRemovedCarriedFiles(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("build/\n"), "a": text("a")})
+	for i := range 20 {
+		w.write(fmt.Sprintf("build/file%d", i), fmt.Sprint("text ", i))
+	}
+	p, report := w.carry(capture.Carrying{})
+	must(t, report.NotCarried)
+	fork := w.fork(p, report.Carried)
+	dir, err := fork.Resolve(w.ctx, "build")
+	must(t, err)
+	for i := range 20 {
+		must(t, fork.Unlink(w.ctx, dir, fmt.Sprintf("file%d", i)))
+	}
+	if _, _, many := fork.Removals().Requested(); many {
+		t.Error("the removal of carried files has requested a checkpoint")
+	}
+}
