@@ -79,7 +79,7 @@ func jsonType(e ast.Expr) string {
 	case *ast.Ident:
 		switch e.Name {
 		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode",
-			"Secret", "Verdict", "PromoteMethod":
+			"Secret", "Verdict", "PromoteMethod", "Ignored":
 			return "string"
 		case "bool":
 			return "boolean"

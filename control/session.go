@@ -296,6 +296,13 @@ type ForkRequest struct {
 	SessionRemote string `json:"session_remote,omitempty"`
 	// ID is a checkpoint; "": the current working tree if the parent session is mounted, else its newest checkpoint.
 	ID string `json:"id"`
+	// Ignored states which of the paths that a checkpoint leaves out, such as ignored files, are carried to a fork of the
+	// present working tree on the same host: "all" (the fork fails if that is not possible), "listed" (those that the file
+	// .worktreeinclude or Carry names) or "none"; "": as "listed" if there are such names, else all that can be carried.
+	Ignored Ignored `json:"ignored,omitempty"`
+	// Carry are globs of paths to carry, in addition to those that .worktreeinclude names.
+	Carry    []string `json:"carry,omitempty"`
+	LeaveOut []string `json:"leave_out,omitempty"` // globs of paths that are not carried
 	// Mount has the directory, the name and the options of the new session. If its remote is empty, the remote of the
 	// parent session is mounted.
 	Mount MountRequest `json:"mount"`
@@ -409,6 +416,9 @@ func (r ForkRequest) validate() error {
 		return badRequest("a read-only mount shows the checkpoint: it cannot start with another head")
 	}
 	if err := r.Head.validate(); err != nil {
+		return err
+	}
+	if err := r.validateIgnored(); err != nil {
 		return err
 	}
 	return m.validate()

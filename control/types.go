@@ -154,6 +154,8 @@ type MountReply struct {
 	Receipt *Receipt `json:"receipt,omitempty"`
 	// set by the command, not by the daemon: conversations that were placed for agents of this user
 	Memory []PlacedMemory `json:"memory,omitempty"`
+	// files that a fork has in addition to those of the checkpoint; missing: there were none to carry
+	Carried *Carried `json:"carried,omitempty"`
 }
 
 // Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a

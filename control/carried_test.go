@@ -1,0 +1,46 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestForkRequestsChooseIgnoredFiles(t *testing.T) {
+	some, readOnly := []string{"x"}, MountRequest{ReadOnly: true}
+	for _, test := range []struct {
+		r  ForkRequest
+		ok bool
+	}{
+		{ForkRequest{}, true},
+		{ForkRequest{Ignored: IgnoredListed, Carry: some, LeaveOut: some}, true},
+		{ForkRequest{Ignored: IgnoredAll, LeaveOut: some}, true},
+		{ForkRequest{Ignored: IgnoredNone}, true},
+		{ForkRequest{Mount: readOnly}, true},
+		{ForkRequest{Ignored: IgnoredNone, Mount: readOnly}, true},
+		{ForkRequest{Ignored: IgnoredNone, SessionRemote: "x"}, true},
+		{ForkRequest{Ignored: IgnoredListed, SessionRemote: "x"}, false},
+		{ForkRequest{Ignored: "some"}, false},
+		{ForkRequest{Ignored: IgnoredAll, Carry: some}, false},
+		{ForkRequest{Ignored: IgnoredNone, Carry: some}, false},
+		{ForkRequest{Ignored: IgnoredNone, LeaveOut: some}, false},
+		{ForkRequest{Ignored: IgnoredAll, Mount: readOnly}, false},
+		{ForkRequest{Carry: some, Mount: readOnly}, false},
+	} {
+		if err := test.r.validateIgnored(); (err == nil) != test.ok {
+			t.Errorf("request %+v: got %v", test.r, err)
+		}
+	}
+}
+
+func TestCarriedNamesFewPaths(t *testing.T) {
+	var c Carried
+	var secrets []string
+	for i := range 150 {
+		c.Add(fmt.Sprint(i), "socket")
+		secrets = append(secrets, fmt.Sprint(i))
+	}
+	c.SetSecrets(secrets)
+	if len(c.Left) != 100 || c.Others != 50 || len(c.Secrets) != 100 || c.Left[99].Path != "99" {
+		t.Errorf("carried: got %d paths and %d others, %d secrets", len(c.Left), c.Others, len(c.Secrets))
+	}
+}
