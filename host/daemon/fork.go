@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
 )
 
 // Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. If the request
@@ -26,6 +26,9 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return d.forkFar(ctx, r, progress)
 	}
 	h, err := d.HomeOf(r.Of)
+	if err == nil { // these globs have the syntax of those that choose what checkpoints contain
+		err = capture.Rules{Include: r.Carry, Exclude: r.LeaveOut}.Validate()
+	}
 	if err != nil {
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	}
@@ -37,7 +40,12 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return control.MountReply{}, err
 	}
 	b := mount.StartPoint{Head: r.Head}
-	from, err := d.checkpointToFork(ctx, h, r.ID)
+	c := &carrier{d: d, request: r, to: to, parent: h}
+	defer c.release()
+	from, err := d.checkpointToFork(ctx, h, r.ID, c)
+	if err == nil && !to.ReadOnly {
+		err = c.check(from.Besides)
+	}
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
@@ -121,14 +129,16 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // If id is empty and h belongs to a writable mount, checkpointToFork creates a checkpoint. If h belongs to a mount that
 // shows one checkpoint, its home contains only that one: if id is empty, it is returned; otherwise id is searched in
 // the session's own home, if this host has that.
-func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home,
-	id string) (*origin.Local, error) {
+//
+// c takes the files that are carried in addition to those of the checkpoint.
+func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string, c *carrier) (*origin.Local, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
+	var besides origin.Besides
 	switch {
 	case id == "" && h.Mounted != nil && h.Mounted.Writable:
-		p, report, err := h.Mounted.Agent.Capture(ctx, session.Forking, "")
+		p, report, present, err := c.capture(ctx)
 		from := h.Origin(p)
-		from.Times = report.Times
+		from.Times, from.Besides = report.Times, present
 		return from, err
 	case id == "" && shows:
 		p, err := h.Shown()
@@ -138,9 +148,19 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home,
 		if of, err := d.HomeOf(h.Session); err == nil {
 			h = of
 		}
+	// The present files are to be carried to a fork of an earlier checkpoint.
+	case c.wants() && c.request.Ignored == control.IgnoredAll && c.refusal() == "":
+		var err error
+		if _, _, besides, err = c.capture(ctx); err != nil {
+			return nil, err
+		}
+	case c.request.Ignored == control.IgnoredAll:
+		besides.Failed = c.refusal()
 	}
 	p, err := h.Find(ctx, id)
-	return h.Origin(p), err
+	from := h.Origin(p)
+	from.Besides = besides
+	return from, err
 }
 
 // show returns the checkpoint r.At of the session r.Session, which r requests to show, and sets the empty fields of r

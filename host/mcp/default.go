@@ -45,6 +45,7 @@ type (
 		Dir        string `json:"dir" jsonschema:"absolute path at which the new session is mounted; created if missing"`
 		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint to start from; default: the working tree"`
 		Session    string `json:"session,omitempty" jsonschema:"name of the new session"`
+		Ignored    string `json:"ignored,omitempty" jsonschema:"ignored files it has: all, listed (in .worktreeinclude), none"`
 	}
 	statusInput struct {
 		Full bool `json:"full,omitempty" jsonschema:"return all that artifactfs status --json prints"`
@@ -176,7 +177,7 @@ func restore(ctx context.Context, w Session, in restoreInput) (control.RestoreRe
 
 // fork mounts the new session from the same remote.
 func fork(ctx context.Context, w Session, in forkInput) (control.MountReply, error) {
-	return w.Client.Fork(ctx, control.ForkRequest{Of: w.Mount.Dir, ID: in.Checkpoint,
+	return w.Client.Fork(ctx, control.ForkRequest{Of: w.Mount.Dir, ID: in.Checkpoint, Ignored: control.Ignored(in.Ignored),
 		Mount: control.MountRequest{Remote: w.Mount.Remote, Dir: in.Dir, Session: in.Session}}, nil)
 }
 

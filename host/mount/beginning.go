@@ -353,6 +353,21 @@ func (b *beginning) takeTimes() *worktree.Times {
 	return t
 }
 
+// besides returns the files that the mount has in addition to those of the checkpoint, if it is a writable fork.
+func (b *beginning) besides() origin.Besides {
+	if b.from == nil || b.session == "" || b.request.ReadOnly {
+		return origin.Besides{}
+	}
+	return b.from.Besides
+}
+
+// forgetBesides releases the memory of the result of besides.
+func (b *beginning) forgetBesides() {
+	if b.from != nil {
+		b.from.Besides = origin.Besides{}
+	}
+}
+
 // resumedFromRemote reports whether this is the first mount of its session on this host, and the session was resumed
 // from the session remote.
 func (b *beginning) resumedFromRemote() bool {

@@ -4,6 +4,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Listed returns the parts of the mount that package catalog needs, or nil if m is nil.
@@ -15,6 +16,7 @@ func (m *Mount) Listed() *catalog.Mounted {
 		Session: m.Session, Record: m.home.Record, Dir: m.Dir, GitDir: m.home.GitDir(),
 		Writable: m.Writable(), Agent: m.sessionSide.agent,
 		Store: m.contents.Store, Owned: m.contents.Objects.Owned, Request: m.Request.Now,
+		BeginSeal: func(id string) (*worktree.Seal, error) { return m.attachment.Tree.Overlay().BeginSeal(id) },
 	}
 	if m.home.Locked() {
 		c.Home = m.home.Dir

@@ -150,7 +150,8 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	if err = m.attachment.PlanRedirects(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.Git().SetUp(ctx, m.beginning.takeTimes()); err != nil {
+	besides := m.beginning.besides()
+	if err = m.Git().SetUp(ctx, m.beginning.takeTimes(), besides.Files); err != nil {
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
@@ -196,8 +197,9 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 			Connect: snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(),
 			Mounted: mounted.Milliseconds(),
 		},
-		Receipt: m.beginning.receipt(m.Git()),
+		Receipt: m.beginning.receipt(m.Git()), Carried: besides.Reply(),
 	}
+	m.beginning.forgetBesides()
 	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.succession.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
@@ -257,7 +259,7 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 
 // open opens the working tree of the mount, and the part of the mount that makes git commands work.
 func (m *Mount) open() error {
-	err := m.attachment.Open(m.sessionSide.agent.Automatic())
+	err := m.attachment.Open(m.sessionSide.agent.Automatic(), m.beginning.besides().Files)
 	if m.attachment.Tree != nil {
 		m.openSide()
 	}

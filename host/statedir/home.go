@@ -318,8 +318,9 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	if err != nil {
 		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
 	}
-	w.Paths, w.Bytes, w.Damaged = layer.Changed(), layer.Stats().Bytes, len(recovery.Problems) > 0
-	w.Removed = layer.Keeps()
+	stats := layer.Stats()
+	w.Paths, w.Bytes, w.Damaged = layer.Changed(), stats.Bytes, len(recovery.Problems) > 0
+	w.Removed, w.Carried = layer.Keeps(), w.Carried && stats.Carried > 0
 	return r, w, layer.Close()
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
 // Attachment is the working tree of one mount, with everything that attaches the working tree to the kernel.
@@ -98,12 +99,16 @@ func (a *Attachment) Prepare(ctx context.Context, parent string) (err error) {
 }
 
 // Open opens the working tree. Before that, it saves the session's record, so that no overlay with changes exists
-// without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint.
-func (a *Attachment) Open(keepRemoved bool) (err error) {
+// without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint. carried
+// are the files that a new fork has in addition to its checkpoint, or nil.
+func (a *Attachment) Open(keepRemoved bool, carried *carry.Files) (err error) {
 	snap, h := a.of.Contents.Snapshot(), a.of.Home
 	o := worktree.Options{
 		Root: snap.Tree, Time: snap.Time, TakeOver: a.of.TakenOver, UID: a.of.Request.UID, GID: a.of.Request.GID,
-		Modes: a.of.Contents.Modes, Log: a.log(),
+		Modes: a.of.Contents.Modes, Log: a.log(), Shares: statedir.SharesDir(a.of.State),
+	}
+	if carried != nil {
+		o.Segments = carried.Segments
 	}
 	o.Overlay, o.Journal = filepath.Join(h.Dir, "overlay"), filepath.Join(h.Dir, "journal")
 	switch {
@@ -285,7 +290,8 @@ func (a *Attachment) Close(ctx context.Context) (left statedir.Unsaved, err erro
 	}
 	if a.Writable() {
 		a.EndRedirects(ctx)
-		left.Paths, left.Bytes = a.Tree.Overlay().Changed(), a.Tree.Overlay().Stats().Bytes
+		stats := a.Tree.Overlay().Stats()
+		left.Paths, left.Bytes, left.Carried = a.Tree.Overlay().Changed(), stats.Bytes, stats.Carried > 0
 	}
 	// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls.
 	// Closing the view ends them.

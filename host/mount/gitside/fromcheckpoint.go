@@ -22,6 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
 // provider returns the source from which git commands in the mount get missing objects. If the mount starts from a
@@ -89,10 +90,10 @@ func gitState(s session.State) *gitdir.State {
 }
 
 // SetUp sets the permissions of directories in a new mount to those that the checkpoint has recorded, because git's
-// trees do not contain them, and the times of paths to those in times, unless that is nil. It also records that linked
-// worktrees are to be restored. It must be called before the kernel knows any inode of the mount. It returns an error
-// if the branch of a new HEAD cannot be created.
-func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
+// trees do not contain them, adds the files in carried, and sets the times of paths to those in times, unless these are
+// nil. It also records that linked worktrees are to be restored. It must be called before the kernel knows any inode of
+// the mount. It returns an error if the branch of a new HEAD cannot be created.
+func (s *Side) SetUp(ctx context.Context, times *worktree.Times, carried *carry.Files) error {
 	if s.Resumed || !s.Mount.Writable {
 		return nil
 	}
@@ -135,6 +136,11 @@ func (s *Side) SetUp(ctx context.Context, times *worktree.Times) error {
 		}
 		if err != nil {
 			return fmt.Errorf("set the mode of %s: %w", dir, err)
+		}
+	}
+	if carried != nil {
+		if err := s.Index.Tree.Overlay().Adopt(ctx, carried); err != nil {
+			return fmt.Errorf("carry files of the parent session: %w", err)
 		}
 	}
 	if times == nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
 // Local is a checkpoint of a session on this host, from which a mount starts.
@@ -32,6 +33,15 @@ type Local struct {
 	Carried control.SessionOptions
 	// Times are the times of the files in the parent session; nil if the checkpoint is not its present state.
 	Times *worktree.Times
+	// Besides are the files that a fork has in addition to those of the checkpoint.
+	Besides Besides
+}
+
+// Besides are the files that a fork has in addition to those of a checkpoint.
+type Besides struct {
+	Files   *carry.Files // nil if nothing is carried
+	Secrets []string     // carried paths that look like secrets
+	Failed  string       // for users: why nothing is carried that was to be; "" if there is no such reason
 }
 
 // Checkpoint returns the ID of the checkpoint, or "" if the session has none.

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/locks/keeper"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // Catalog finds sessions and answers requests about them. Its methods are safe for concurrent use.
@@ -57,6 +58,8 @@ type Mounted struct {
 	// locks of sessions on the session remote; nil if no other session can use the session remote
 	Locks *keeper.Keeper
 	Added func() []string // returns the paths of files that the base tree does not have, or has with other contents
+	// BeginSeal begins a seal of the contents of the working tree, for the share with this ID.
+	BeginSeal func(id string) (*worktree.Seal, error)
 	// Request returns the request of the mount with its current credentials.
 	Request func() control.MountRequest
 }

@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/host/mount/origin"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/carry"
+)
+
+// carrier carries files that checkpoints leave out, such as ignored ones, from a mounted session to a fork on the same
+// host. The contents are sealed and moved to a share, which both overlays then use. Until the overlay of the fork lists
+// the shares, the carrier holds them, so that they are not removed if the parent is removed in the meantime.
+type carrier struct {
+	d       *Daemon
+	request control.ForkRequest
+	to      control.MountRequest // completed request for the mount of the fork
+	parent  origin.Home
+	held    []func() // release the shares
+}
+
+// errNotCarried is the error of a fork that was to carry all ignored files.
+var errNotCarried = errors.New("ignored files cannot be carried to the fork")
+
+// refusal returns why nothing can be carried, or "". It is for users.
+func (c *carrier) refusal() string {
+	of := c.parent.Record
+	switch {
+	case c.parent.Mounted == nil || !c.parent.Mounted.Writable:
+		return "the session is not mounted for writing"
+	case c.request.ID != "" && c.request.Ignored != control.IgnoredAll:
+		return "an earlier checkpoint does not have the present ones"
+	case c.to.Tenant != "" && c.to.Tenant != of.Tenant:
+		return "the session belongs to another tenant"
+	case c.to.UID != of.UID || c.to.GID != of.GID:
+		return fmt.Sprintf("they belong to user %d and group %d", of.UID, of.GID)
+	}
+	return ""
+}
+
+// wants reports whether the request is for a fork that carries something, if that is possible.
+func (c *carrier) wants() bool {
+	return !c.to.ReadOnly && c.request.Ignored != control.IgnoredNone
+}
+
+// capture makes a checkpoint of the present state of the parent, which is mounted for writing, and takes the files
+// to carry.
+func (c *carrier) capture(ctx context.Context) (session.Checkpoint, capture.Report, origin.Besides, error) {
+	var b origin.Besides
+	agent := c.parent.Mounted.Agent
+	if c.wants() {
+		b.Failed = c.refusal()
+	}
+	if !c.wants() || b.Failed != "" {
+		p, report, err := agent.Capture(ctx, session.Forking, "")
+		return p, report, b, err
+	}
+	p, report, err := agent.Capture(ctx, session.Forking, "", capture.Carrying{
+		Begin: c.begin, All: c.request.Ignored == control.IgnoredAll, Listed: c.request.Ignored == control.IgnoredListed,
+		Include: c.request.Carry, Exclude: c.excluded(),
+	})
+	if err != nil {
+		return p, report, b, err
+	}
+	if err = report.NotCarried; err == nil {
+		err = c.hold(report.Carried)
+	}
+	if err != nil {
+		c.d.host.Log.Warn("carry ignored files to a fork", zap.String("dir", c.parent.Mounted.Dir), zap.Error(err))
+		b.Failed = err.Error()
+		return p, report, b, nil
+	}
+	b.Files, b.Secrets = report.Carried, report.Secrets
+	return p, report, b, nil
+}
+
+// excluded returns the globs of paths that are not carried. Redirected directories are among them, because they are
+// empty in the working tree of the parent.
+func (c *carrier) excluded() []string {
+	globs := slices.Clone(c.request.LeaveOut)
+	for _, r := range c.parent.Record.Redirects {
+		globs = append(globs, "/"+disk.QuoteGlob(r.Path)+"/")
+	}
+	return globs
+}
+
+// begin begins a seal of the contents of the parent, for a new share.
+func (c *carrier) begin() (*worktree.Seal, error) {
+	id, release, err := c.d.host.Homes.NewShare(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	c.held = append(c.held, release)
+	return c.parent.Mounted.BeginSeal(id)
+}
+
+// hold holds the shares of which contents are carried. The overlay of the parent lists them.
+func (c *carrier) hold(carried *carry.Files) error {
+	for _, g := range carried.Segments {
+		release, err := c.d.host.Homes.HoldShare(g.Share)
+		if err != nil {
+			return err
+		}
+		c.held = append(c.held, release)
+	}
+	return nil
+}
+
+// release releases the shares. A share that is not needed is removed.
+func (c *carrier) release() {
+	for _, release := range c.held {
+		release()
+	}
+	c.held = nil
+}
+
+// check returns an error if all ignored files were to be carried, and b cannot be.
+func (c *carrier) check(b origin.Besides) error {
+	if c.request.Ignored == control.IgnoredAll && b.Files == nil {
+		return fmt.Errorf("%w: %s", errNotCarried, cmp.Or(b.Failed, c.refusal()))
+	}
+	return nil
+}
