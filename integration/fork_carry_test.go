@@ -117,8 +117,8 @@ echo more >node_modules/pkg/lib/9.js && rm -r src && truncate -s 7 node_modules/
 	// The fork of a fork, and the end of the others.
 	g := f.fork("third")
 	g.wantCarried("fork of the fork", fork)
-	w.ok("unmount", "--discard", m.Dir)
-	w.ok("unmount", "--discard", f.Dir)
+	w.ok("unmount", "--discard", "--yes", m.Dir)
+	w.ok("unmount", "--discard", "--yes", f.Dir)
 	g.wantCarried("fork of the fork, after the end of the others", fork)
 	w.killDaemon()
 	w.ok("mount", g.Remote, g.Dir, "--session", g.Session, "--history", "none", "--prefetch", "none")
@@ -138,7 +138,7 @@ echo more >node_modules/pkg/lib/9.js && rm -r src && truncate -s 7 node_modules/
 	}
 	w.sh(g.Dir, "echo changed >src2") // otherwise nothing is kept of the session
 	w.unmount(g)
-	w.ok("session", "delete", "third")
+	w.ok("session", "delete", "third", "--yes")
 	w.ok("cache", "gc")
 	if len(w.shares()) == 0 {
 		t.Error("shares of deleted sessions that can be restored were removed")

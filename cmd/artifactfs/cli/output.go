@@ -205,8 +205,8 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// PrintMount prints the result of a mount, and on stderr what is missing in it: as JSON with --json, and nothing with
-// --quiet.
+// PrintMount prints the result of a mount, and on stderr which ignored files a fork has, and what is missing in it: as
+// JSON with --json, and nothing with --quiet.
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
 		return nil
@@ -220,6 +220,9 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	}
 	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "),
 		Seconds(took))
+	if m.Carried != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", OneLine(carriedText(m.Carried)))
+	}
 	PrintReceipt(a, "carried", m.Receipt)
 	PrintMemory(a, m.Memory)
 	return err

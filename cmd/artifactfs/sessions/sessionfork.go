@@ -24,6 +24,36 @@ type forkOptions struct {
 	// of is the parent session, as a name or a directory; "" means the session of the current directory.
 	of   string
 	head cli.HeadFlags
+	// ignored is a value of control.Ignored, and without stands for control.IgnoredNone.
+	ignored string
+	without bool
+	carry   []string
+	leave   []string
+}
+
+// addCarryFlags adds the flags that state which ignored files are carried.
+func (o *forkOptions) addCarryFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.ignored, "ignored", "",
+		"`WHICH` ignored files the fork has: all, listed or none (default: those that\n"+
+			".worktreeinclude names, or all without that file)")
+	f.BoolVar(&o.without, "without-ignored", false, "the fork has no ignored files, as with --ignored none")
+	f.StringArrayVar(&o.carry, "carry", nil,
+		"`GLOB` of ignored files that the fork has in addition to those that\n.worktreeinclude names (repeatable)")
+	f.StringArrayVar(&o.leave, "leave-out", nil, "`GLOB` of ignored files that the fork does not have (repeatable)")
+	cmd.MarkFlagsMutuallyExclusive("ignored", "without-ignored")
+}
+
+// ignoredFiles returns the choice of the flags.
+func (o *forkOptions) ignoredFiles() (control.Ignored, error) {
+	if o.without {
+		return control.IgnoredNone, nil
+	}
+	switch i := control.Ignored(o.ignored); i {
+	case control.IgnoredDefault, control.IgnoredAll, control.IgnoredListed, control.IgnoredNone:
+		return i, nil
+	}
+	return "", fmt.Errorf("--ignored %s is not possible: want all, listed or none", o.ignored)
 }
 
 // sessionForkCommand returns the command "session fork", which has the flags of mount except those that the checkpoint
@@ -37,6 +67,11 @@ func sessionForkCommand(a *cli.App) *cobra.Command {
 fork makes a checkpoint of the present working tree and uses that; of a session that is not mounted, it uses the newest
 checkpoint. No file is copied or downloaded. Afterwards the two sessions are independent. A fork of the present working
 tree shows the times of its files.
+
+If the session is mounted here, its fork also has the ignored files, such as dependencies, build products and secrets.
+Both share their contents on the disk until one changes a file. They are in no checkpoint. If the file .worktreeinclude
+exists in the root, the fork has only the ignored files that it names, in the syntax of .gitignore. --ignored, --carry
+and --leave-out choose others.
 
 To fork a session of another machine, pass the link that artifactfs session link has printed there, or SESSION[@ID] with
 --session-remote URL. The session need not exist on this host, and the original session is not changed. Contents are
@@ -62,6 +97,7 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		ValidArgsFunction: completeCheckpoints(a, &o.of, 1),
 	}
 	o.AddFlags(cmd)
+	o.addCarryFlags(cmd)
 	// The checkpoint determines the values of these flags, so remove them.
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
@@ -71,8 +107,8 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 	o.head.Add(cmd)
 	ofFlag(a, cmd, &o.of)
 	cli.SetBrief(cmd,
-		cli.Brief{Flags: []string{"of", "new-branch", "session", "session-remote", "read-only", "redirect", "wait", "prefetch",
-			"token-file", "session-token-file"}})
+		cli.Brief{Flags: []string{"of", "new-branch", "session", "session-remote", "read-only", "ignored", "redirect", "wait",
+			"prefetch", "token-file", "session-token-file"}})
 	return cmd
 }
 
@@ -93,6 +129,10 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	}
 	if o.Request.ReadOnly && head != nil {
 		return cli.Usage(cmd, errors.New("--read-only shows the checkpoint: -b, -B and --detach are not possible"))
+	}
+	ignored, err := o.ignoredFiles()
+	if err != nil {
+		return cli.Usage(cmd, err)
 	}
 	// The last argument is always DIR.
 	id, dir := "", args[len(args)-1]
@@ -133,8 +173,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	}
 	o.InheritMemory(ctx, parent)
 	p := a.NewProgress()
-	reply, err := w.client.Fork(ctx,
-		control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request, Head: head}, p.Show)
+	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request,
+		Head: head, Ignored: ignored, Carry: o.carry, LeaveOut: o.leave}, p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("fork", w.name(), err)
