@@ -25,24 +25,11 @@ type Carried struct {
 	Bytes int64 `json:"bytes"` // size of the files, which use no further disk space until one of the sessions changes them
 	// Secrets are paths among them that look like secrets, at most 100. They are in no checkpoint.
 	Secrets []string `json:"secrets,omitempty"`
-	// Left are paths that were to be carried, but could not be, at most 100. Why is "socket", "submodule", "unread" (a
-	// tracked file was moved there whose contents were never read) or "place" (the fork has something else there).
-	Left   []LeftOut `json:"left,omitempty"`
-	Others int64     `json:"others,omitempty"` // number of further such paths
-	Failed string    `json:"failed,omitempty"` // why nothing was carried; missing: it was
+	Failed  string   `json:"failed,omitempty"` // why nothing was carried; missing: it was
 }
 
-// mostCarried is the maximum number of paths that a Carried names for each reason.
+// mostCarried is the maximum number of paths that a Carried names.
 const mostCarried = 100
-
-// Add appends a path to c.Left.
-func (c *Carried) Add(path, why string) {
-	if len(c.Left) == mostCarried {
-		c.Others++
-		return
-	}
-	c.Left = append(c.Left, LeftOut{Path: path, Why: why})
-}
 
 // SetSecrets sets c.Secrets to the first of the paths.
 func (c *Carried) SetSecrets(paths []string) {

@@ -1,8 +1,9 @@
 package control
 
 // Receipt states what is not as it was: for a fork or a resumed session, what is not in the new mount although it was
-// in the tree that the checkpoint was made of; for a restore, what the restore has not changed. A reply has no receipt
-// if nothing is missing. The numbers are those of Paths, in which a directory counts once with everything below it.
+// in the tree that the checkpoint was made of, and was not carried (Carried); for a restore, what the restore has not
+// changed. A reply has no receipt if nothing is missing. The numbers are those of Paths, in which a directory counts
+// once with everything below it.
 type Receipt struct {
 	Ignored   int64 `json:"ignored"`   // paths that git ignores
 	Secrets   int64 `json:"secrets"`   // paths that look like secrets
@@ -10,6 +11,10 @@ type Receipt struct {
 	Excluded  int64 `json:"excluded"`  // paths that the options of the session exclude
 	Special   int64 `json:"special"`   // sockets, fifos, devices and nested repositories
 	Worktrees int64 `json:"worktrees"` // linked worktrees that could not be read
+	// Uncarried is the number of the further paths that could not be carried to a fork: tracked files that were moved to
+	// an ignored path and never read ("unread"), those in submodules ("submodule"), and those where the fork has something
+	// else ("place").
+	Uncarried int64 `json:"uncarried,omitempty"`
 	// Others is the number of further paths; the checkpoint names only the first hundred.
 	Others int64     `json:"others"`
 	Paths  []LeftOut `json:"paths"` // first the paths that a user expects least; at most 100
@@ -18,11 +23,12 @@ type Receipt struct {
 }
 
 // NewReceipt returns the receipt for the paths that a checkpoint leaves out. all is their number, of which paths has
-// the first hundred. NewReceipt returns nil if nothing is missing.
+// the first hundred at least. NewReceipt returns nil if nothing is missing.
 func NewReceipt(paths []LeftOut, all int64, submodules []string) *Receipt {
 	if len(paths) == 0 && len(submodules) == 0 {
 		return nil
 	}
+	paths = paths[:min(len(paths), mostLeftOut)]
 	r := &Receipt{Paths: append([]LeftOut{}, paths...), Submodules: submodules}
 	if len(paths) >= mostLeftOut {
 		r.Others = max(0, all-int64(len(paths)))
@@ -37,7 +43,8 @@ const mostLeftOut = 100
 // count sets the numbers to those of r.Paths.
 func (r *Receipt) count() {
 	numbers := map[string]*int64{"ignored": &r.Ignored, "secret": &r.Secrets, "size": &r.TooLarge,
-		"excluded": &r.Excluded, "type": &r.Special, "worktree": &r.Worktrees}
+		"excluded": &r.Excluded, "type": &r.Special, "worktree": &r.Worktrees,
+		"unread": &r.Uncarried, "submodule": &r.Uncarried, "place": &r.Uncarried}
 	for _, n := range numbers {
 		*n = 0
 	}

@@ -220,8 +220,8 @@ func TestWorktreesOfCommits(t *testing.T) {
 	w.unmount(mounted{control.MountReply{Dir: dir}, w})
 }
 
-// What a checkpoint leaves out is in the receipt of a fork, of a tree, of a session that is resumed on another machine,
-// and of a restore. A session that is resumed on the same host has everything.
+// What a checkpoint leaves out and is not carried is in the receipt of a fork, of a tree, of a session that is resumed on
+// another machine, and of a restore. A session that is resumed on the same host has everything.
 func TestReceiptNamesWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -249,7 +249,8 @@ func TestReceiptNamesWhatIsMissing(t *testing.T) {
 	w.sh(m.Dir, "echo TOKEN=1 >.env && echo .env >.worktreeinclude && mkfifo fifo && truncate -s 2M core")
 	const first = "1 ignored (out/)"
 	const all = "1 secret (.env), 1 too large (core), 1 no file or link (fifo), 1 ignored (out/)"
-	if got := missing(w.afs("session", "fork", w.place("f"), "-C", "work"), "carried"); got != all {
+	fork := []string{"session", "fork", w.place("f"), "-C", "work"}
+	if got := missing(w.afs(append(fork, "--without-ignored")...), "carried"); got != all {
 		t.Errorf("receipt of a fork: got %q, want %q", got, all)
 	}
 	if got := missing(w.afs("session", "fork", "first", w.place("f"), "-C", "work"), "carried"); got != first {
@@ -257,20 +258,28 @@ func TestReceiptNamesWhatIsMissing(t *testing.T) {
 	}
 	w.sh(m.Dir, "echo .env >>.gitignore")
 	tree := w.place("t")
-	want := "1 too large (core), 1 no file or link (fifo), 1 ignored (out/)"
-	if got := missing(w.afs("worktree", "add", tree, "-C", "work"), "carried"); got != want {
-		t.Errorf("receipt of a tree: got %q, want %q", got, want)
+	added := w.afs("worktree", "add", tree, "-C", "work")
+	want := "artifactfs: carried: 1 ignored file (8 B, shared), among them 1 secret (.env); not carried: 1 too large (core), " +
+		"1 no file or link (fifo), 1 ignored (out/)\n"
+	if !strings.HasPrefix(added.stderr, want) {
+		t.Errorf("receipt of a tree: got %s, want %q", added, want)
 	}
 	w.wantFile(filepath.Join(tree, ".env"), "TOKEN=1\n")
-	// What was copied stays on this host.
+	// What was carried stays on this host.
 	p := mounted{control.MountReply{Dir: tree}, w}.checkpoint()
 	if !slices.ContainsFunc(p.LeftOut, func(l control.LeftOut) bool { return l.Path == ".env" && l.Why == "ignored" }) {
 		t.Errorf("checkpoint of the tree leaves out %+v, want .env among them", p.LeftOut)
 	}
 	var forked control.MountReply
 	w.json(&forked, "session", "fork", w.place("f"), "-C", "work")
-	if r := forked.Receipt; r == nil || r.Ignored != 2 || r.TooLarge != 1 || r.Special != 1 || len(r.Paths) != 4 {
-		t.Errorf("receipt of a fork with --json: got %+v", r)
+	if r, c := forked.Receipt, forked.Carried; r == nil || r.Ignored != 1 || r.TooLarge != 1 || r.Special != 1 ||
+		len(r.Paths) != 3 || c == nil || c.Files != 1 || !slices.Equal(c.Secrets, []string{".env"}) {
+		t.Errorf("fork with --json: got the receipt %+v, and %+v as carried", r, c)
+	}
+	forked = control.MountReply{}
+	w.json(&forked, "session", "fork", w.place("f"), "-C", "work", "--ignored", "all")
+	if forked.Receipt != nil || forked.Carried == nil || forked.Carried.Files != 4 {
+		t.Errorf("fork with everything: got the receipt %+v, and %+v as carried", forked.Receipt, forked.Carried)
 	}
 	if got := missing(w.afs("session", "restore", "first", m.path("one"), "-C", "work"), "restored"); got != "" {
 		t.Errorf("receipt of a restore of one file: got %q, want none", got)

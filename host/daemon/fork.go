@@ -65,8 +65,8 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 }
 
 // missingIn returns what the fork of a mount does not have: the paths that the checkpoint of its present state leaves
-// out, if the mount knows them, and those of its submodules that are among the mounts all, unless the request to mounts
-// submodules too.
+// out and that are not carried, if the mount knows them, and those of its submodules that are among the mounts all,
+// unless the request to mounts submodules too.
 func missingIn(parent *catalog.Mounted, from *origin.Local, to control.MountRequest, all []*mount.Mount) mount.Missing {
 	var missing mount.Missing
 	for _, m := range all {
@@ -75,7 +75,9 @@ func missingIn(parent *catalog.Mounted, from *origin.Local, to control.MountRequ
 		}
 	}
 	slices.Sort(missing.Submodules)
-	if left, ok := parent.Agent.LeftOut(from.Checkpoint()); ok {
+	if t := from.Besides.Taken; t != nil {
+		missing.Known, missing.Paths, missing.All = true, catalog.LeftOut(t.Missing), t.All
+	} else if left, ok := parent.Agent.LeftOut(from.Checkpoint()); ok {
 		missing.Known, missing.Paths = true, catalog.LeftOut(left)
 		missing.All = max(from.LeftOut(), int64(len(left)))
 	}

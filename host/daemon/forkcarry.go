@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/worktree"
-	"github.com/artifactfs/artifactfs/worktree/carry"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 // carrier carries files that checkpoints leave out, such as ignored ones, from a mounted session to a fork on the same
@@ -74,14 +74,14 @@ func (c *carrier) capture(ctx context.Context) (session.Checkpoint, capture.Repo
 		return p, report, b, err
 	}
 	if err = report.NotCarried; err == nil {
-		err = c.hold(report.Carried)
+		err = c.hold(report.Carried.Segments)
 	}
 	if err != nil {
 		c.d.host.Log.Warn("carry ignored files to a fork", zap.String("dir", c.parent.Mounted.Dir), zap.Error(err))
 		b.Failed = err.Error()
 		return p, report, b, nil
 	}
-	b.Files, b.Secrets = report.Carried, report.Secrets
+	b.Taken = report.Carried
 	return p, report, b, nil
 }
 
@@ -106,8 +106,8 @@ func (c *carrier) begin() (*worktree.Seal, error) {
 }
 
 // hold holds the shares of which contents are carried. The overlay of the parent lists them.
-func (c *carrier) hold(carried *carry.Files) error {
-	for _, g := range carried.Segments {
+func (c *carrier) hold(carried []overlay.Segment) error {
+	for _, g := range carried {
 		release, err := c.d.host.Homes.HoldShare(g.Share)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (c *carrier) release() {
 
 // check returns an error if all ignored files were to be carried, and b cannot be.
 func (c *carrier) check(b origin.Besides) error {
-	if c.request.Ignored == control.IgnoredAll && b.Files == nil {
+	if c.request.Ignored == control.IgnoredAll && b.Taken == nil {
 		return fmt.Errorf("%w: %s", errNotCarried, cmp.Or(b.Failed, c.refusal()))
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
@@ -58,7 +59,7 @@ func TestForkNeedsAllIgnoredFiles(t *testing.T) {
 	if err := c.check(origin.Besides{}); !errors.Is(err, errNotCarried) || !strings.Contains(err.Error(), "not mounted") {
 		t.Errorf("all ignored files of an unmounted session: got %v", err)
 	}
-	if err := c.check(origin.Besides{Files: &carry.Files{}}); err != nil {
+	if err := c.check(origin.Besides{Taken: &capture.Taken{Files: &carry.Files{}}}); err != nil {
 		t.Errorf("all ignored files, of which there are none: got %v", err)
 	}
 }

@@ -377,14 +377,15 @@ func (b *beginning) resumedFromRemote() bool {
 
 // receipt returns what is missing in a mount that starts from a checkpoint, or nil if it does not start from one, or
 // nothing is missing. The mount that is forked knows this better than the checkpoint: files that git ignores may have
-// been made since.
+// been made since. The files of the parent must have been added before.
 func (b *beginning) receipt(git *gitside.Side) *control.Receipt {
 	left, all := b.missing.Paths, b.missing.All
 	if !b.missing.Known {
 		first, number := git.LeftOut()
 		left, all = catalog.LeftOut(first), number
 	}
-	return control.NewReceipt(left, all, b.missing.Submodules)
+	lacks := b.besides().Lacks()
+	return control.NewReceipt(slices.Concat(lacks, left), int64(len(lacks))+all, b.missing.Submodules)
 }
 
 // shownCheckpoint returns a note for the status if the mount shows one checkpoint of a session, and nothing otherwise.

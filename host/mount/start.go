@@ -151,7 +151,7 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 		return reply, err
 	}
 	besides := m.beginning.besides()
-	if err = m.Git().SetUp(ctx, m.beginning.takeTimes(), besides.Files); err != nil {
+	if err = m.Git().SetUp(ctx, m.beginning.takeTimes(), besides.Files()); err != nil {
 		return reply, err
 	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
@@ -259,7 +259,7 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 
 // open opens the working tree of the mount, and the part of the mount that makes git commands work.
 func (m *Mount) open() error {
-	err := m.attachment.Open(m.sessionSide.agent.Automatic(), m.beginning.besides().Files)
+	err := m.attachment.Open(m.sessionSide.agent.Automatic(), m.beginning.besides().Files())
 	if m.attachment.Tree != nil {
 		m.openSide()
 	}

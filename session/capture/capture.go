@@ -47,7 +47,6 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
-	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
@@ -134,9 +133,7 @@ type Report struct {
 	// are not known.
 	Times *worktree.Times
 	// Carried are the files that were taken for a fork; nil if none could be taken because of the error NotCarried.
-	// Secrets are the taken paths that look like secrets.
-	Carried    *carry.Files
-	Secrets    []string
+	Carried    *Taken
 	NotCarried error
 	// Paused is the longest time for which a writer to the mount had to wait for the checkpoint.
 	Paused time.Duration
@@ -363,7 +360,7 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason,
 		c.steps.done("times")
 	}
 	if k := c.carrying; k != nil {
-		report.Carried, report.Secrets, report.NotCarried = k.take(ctx, s)
+		report.Carried, report.NotCarried = k.take(ctx, s)
 		c.steps.done("carry")
 	}
 	last, have := c.Last()

@@ -58,30 +58,51 @@ func (k *carrying) close() {
 	}
 }
 
+// Taken are the files that Checkpoint has taken for a fork.
+type Taken struct {
+	*carry.Files
+	Secrets []string // taken paths that look like secrets, sorted
+	// Missing are the first of the paths that the checkpoint leaves out and that were not taken, or not completely, in
+	// the order of Report.Left. All is the number of these paths.
+	Missing []LeftOut
+	All     int64
+}
+
 // take takes the paths that the checkpoint s leaves out, except linked worktrees, which a fork restores itself, and
 // the paths in them.
-func (k *carrying) take(ctx context.Context, s *shot) (c *carry.Files, secrets []string, err error) {
+func (k *carrying) take(ctx context.Context, s *shot) (*Taken, error) {
 	if k.err != nil {
-		return nil, nil, k.err
+		return nil, k.err
 	}
 	choose, err := k.chooser(ctx, s.edit.c, s.view.x.fold)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var paths []string
 	for path, l := range s.edit.left.all {
 		if l.Why != session.Linked {
 			paths = append(paths, path)
 		}
-		name, isDir := strings.CutSuffix(path, "/")
-		if l.Why == session.Secret && choose(name, isDir) != carry.Leave {
-			secrets = append(secrets, path)
-		}
 	}
 	slices.Sort(paths)
-	slices.Sort(secrets)
-	c, err = k.seal.Take(paths, choose)
-	return c, secrets, err
+	files, err := k.seal.Take(paths, choose)
+	if err != nil {
+		return nil, err
+	}
+	t := &Taken{Files: files}
+	missing := leftSet{all: map[string]LeftOut{}}
+	for path, l := range s.edit.left.all {
+		name, isDir := strings.CutSuffix(path, "/")
+		switch {
+		case !files.Has(path):
+			missing.all[path] = l
+		case l.Why == session.Secret, s.edit.c.rules.deny.covers(name, isDir):
+			t.Secrets = append(t.Secrets, path)
+		}
+	}
+	slices.Sort(t.Secrets)
+	t.Missing, t.All = missing.first(), int64(len(missing.all))
+	return t, nil
 }
 
 // chooser returns the function that decides which of the left-out paths are carried. fold states that paths are

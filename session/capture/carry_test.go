@@ -148,7 +148,7 @@ func TestCarriedIsWhatIsLeftOut(t *testing.T) {
 		}
 		p, report := w.carry(capture.Carrying{})
 		must(t, report.NotCarried)
-		wantSame(t, fmt.Sprint("round ", round), w.filesOf(w.fork(p, report.Carried)), w.filesOf(w.tree))
+		wantSame(t, fmt.Sprint("round ", round), w.filesOf(w.fork(p, report.Carried.Files)), w.filesOf(w.tree))
 		if len(report.Carried.Left) > 0 {
 			t.Errorf("round %d: got %v as not carried", round, report.Carried.Left)
 		}
@@ -163,6 +163,8 @@ func TestCarriedChoice(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitignore": text("*.o\nbuild/\n.env\n/local\n"), "a": text("a"),
 	})
+	w.o.Rules = capture.Rules{}
+	w.openCapturer()
 	for _, dir := range []string{"build", "build/keep", "build/deep", "build/deep/down", "dir"} {
 		w.mkdir(dir)
 	}
@@ -200,12 +202,34 @@ func TestCarriedChoice(t *testing.T) {
 		p, report := w.carry(test.k)
 		must(t, report.NotCarried)
 		without := w.filesOf(w.fork(p, &carry.Files{}))
-		got := slices.DeleteFunc(slices.Sorted(maps.Keys(w.filesOf(w.fork(p, report.Carried)))), func(p string) bool {
+		got := slices.DeleteFunc(slices.Sorted(maps.Keys(w.filesOf(w.fork(p, report.Carried.Files)))), func(p string) bool {
 			_, ok := without[p]
 			return ok
 		})
 		if strings.Join(got, " ") != test.want {
 			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
+		}
+		var missing, secrets []string
+		for _, path := range []string{".env", "build/", "dir/.env", "dir/z.o", "local"} {
+			for _, p := range strings.Fields(all) {
+				if (p+"/" == path || p == path || strings.HasPrefix(p, path) && strings.HasSuffix(path, "/")) &&
+					!slices.Contains(got, p) && !slices.Contains(missing, path) {
+					missing = append(missing, path)
+				}
+			}
+			if strings.HasSuffix(path, ".env") && slices.Contains(got, path) {
+				secrets = append(secrets, path)
+			}
+		}
+		var named []string
+		for _, l := range report.Carried.Missing {
+			named = append(named, l.Path)
+		}
+		if !slices.Equal(named, missing) || report.Carried.All != int64(len(missing)) {
+			t.Errorf("%s: got %d missing paths %q, want %q", test.what, report.Carried.All, named, missing)
+		}
+		if !slices.Equal(report.Carried.Secrets, secrets) {
+			t.Errorf("%s: got the secrets %q, want %q", test.what, report.Carried.Secrets, secrets)
 		}
 	}
 }
@@ -226,7 +250,7 @@ func TestCheckpointWithoutASeal(t *testing.T) {
 	if report.NotCarried != nil || report.Made || again.ID != p.ID {
 		t.Errorf("checkpoint of the same state: got %+v", report)
 	}
-	if got := w.filesOf(w.fork(again, report.Carried))["x.o"]; !strings.HasSuffix(got, " x") {
+	if got := w.filesOf(w.fork(again, report.Carried.Files))["x.o"]; !strings.HasSuffix(got, " x") {
 		t.Errorf("ignored file: got %q", got)
 	}
 }
@@ -239,7 +263,7 @@ func TestRemovedCarriedFiles(t *testing.T) {
 	}
 	p, report := w.carry(capture.Carrying{})
 	must(t, report.NotCarried)
-	fork := w.fork(p, report.Carried)
+	fork := w.fork(p, report.Carried.Files)
 	dir, err := fork.Resolve(w.ctx, "build")
 	must(t, err)
 	for i := range 20 {

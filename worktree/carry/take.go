@@ -43,9 +43,14 @@ type Files struct {
 	// these files.
 	Files, Dirs, Bytes int64
 
+	whole map[string]bool // see Has
 	nodes []node
 	names []name // a directory is before the names in it
 }
+
+// Has reports whether all of a path that was given to Take is carried, except the paths in Left. path must be as it was
+// given to Take. The result is false if the function choose has left out the path or a path below it.
+func (c *Files) Has(path string) bool { return c.whole[path] }
 
 // Left is a path that could not be carried. The paths below a directory are not carried either.
 type Left struct {
@@ -95,11 +100,14 @@ type Moment struct {
 // for everything below it. The function choose is called for each path, and for paths below those for which it has
 // returned Enter or Ask. A path that does not exist is ignored.
 func Take(m Moment, paths []string, choose func(path string, isDir bool) Choice) *Files {
-	t := taking{names: m.Names, base: m.Base, choose: choose, known: make(map[Node]int), c: &Files{}}
-	for _, path := range paths {
-		path = strings.TrimSuffix(path, "/")
+	t := taking{names: m.Names, base: m.Base, choose: choose, known: make(map[Node]int),
+		c: &Files{whole: make(map[string]bool, len(paths))}}
+	for _, given := range paths {
+		path := strings.TrimSuffix(given, "/")
 		if n, ok := t.find(path); ok {
+			t.partly = false
 			t.add(-1, path, n, Enter)
+			t.c.whole[given] = !t.partly
 		}
 	}
 	t.c.Segments = t.used(m.Segments)
@@ -112,6 +120,7 @@ type taking struct {
 	base   *basetree.Tree
 	choose func(path string, isDir bool) Choice
 	known  map[Node]int // indexes in c.nodes of the nodes that are not directories
+	partly bool         // whether choose has left out something at or below the path that is taken
 	c      *Files
 }
 
@@ -177,6 +186,7 @@ func (t *taking) add(dir int, path string, n Node, above Choice) {
 		choice = t.choose(path, isDir(&in))
 	}
 	if choice == Leave || choice == Enter && !isDir(&in) {
+		t.partly = true
 		return
 	}
 	if why, ok := t.refuses(&in); ok {
@@ -192,6 +202,7 @@ func (t *taking) add(dir int, path string, n Node, above Choice) {
 		t.add(at, joined(path, e.name), e.node, choice)
 	}
 	if choice == Enter && len(t.c.names) == at+1 { // nothing in it is carried
+		t.partly = true
 		t.c.names, t.c.nodes = t.c.names[:at], t.c.nodes[:len(t.c.nodes)-1]
 	}
 }

@@ -7,34 +7,40 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// shownPaths is the maximum number of paths that a line names.
+// shownPaths is the maximum number of paths that a line names for one reason.
 const shownPaths = 3
 
-// carriedText describes in one line which ignored files a fork has, and which it should have but has not.
-func carriedText(c *control.Carried) string {
-	if c.Failed != "" {
-		return "the fork does not have the ignored files: " + c.Failed
+// printCarried prints on stderr, in one line, which ignored files a new mount has, and what is missing in it.
+func printCarried(a *App, c *control.Carried, missing *control.Receipt) {
+	if text := carriedText(c, missing); text != "" {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", OneLine(text))
 	}
-	text := fmt.Sprintf("carried: %s (%s, shared)", Plural(c.Files, "ignored file"), BytesOf(c.Bytes))
-	if n := int64(len(c.Secrets)); n > 0 {
-		text += fmt.Sprintf(", among them %s that %s on this host (%s)", Plural(n, "secret"), map[bool]string{true: "stays",
-			false: "stay"}[n == 1], firstOf(c.Secrets, n))
-	}
-	var left []string
-	for _, l := range c.Left {
-		left = append(left, l.Path+": "+l.Why)
-	}
-	if n := int64(len(left)) + c.Others; n > 0 {
-		text += "; not carried: " + firstOf(left, n)
-	}
-	return text
 }
 
-// firstOf joins the first of n paths, of which names has the first ones.
-func firstOf(names []string, n int64) string {
-	text := strings.Join(names[:min(len(names), shownPaths)], ", ")
-	if more := n - shownPaths; more > 0 {
-		text += " and " + Count(more) + " more"
+// carriedText describes which ignored files a fork has, and what is missing in it. It returns "" if both are nil.
+func carriedText(c *control.Carried, missing *control.Receipt) string {
+	var parts []string
+	if c != nil && c.Failed == "" {
+		text := fmt.Sprintf("carried: %s (%s, shared)", Plural(c.Files, "ignored file"), BytesOf(c.Bytes))
+		if n := int64(len(c.Secrets)); n > 0 {
+			text += fmt.Sprintf(", among them %s (%s)", Plural(n, "secret"), firstOf(c.Secrets))
+		}
+		parts = append(parts, text)
 	}
-	return text
+	if missing != nil {
+		text := "not carried: " + receiptText(missing)
+		if c != nil && c.Failed != "" {
+			text += ": " + c.Failed
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// firstOf joins the first names.
+func firstOf(names []string) string {
+	if len(names) > shownPaths {
+		names = append(names[:shownPaths:shownPaths], "...")
+	}
+	return strings.Join(names, ", ")
 }

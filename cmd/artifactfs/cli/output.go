@@ -220,10 +220,7 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	}
 	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "),
 		Seconds(took))
-	if m.Carried != nil {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", OneLine(carriedText(m.Carried)))
-	}
-	PrintReceipt(a, "carried", m.Receipt)
+	printCarried(a, m.Carried, m.Receipt)
 	PrintMemory(a, m.Memory)
 	return err
 }

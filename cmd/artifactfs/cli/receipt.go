@@ -7,11 +7,12 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// kindsLeft are the reasons for which a checkpoint leaves paths out, in the order in which receipts print them, with
-// the words for them.
+// kindsLeft are the reasons for which a path is missing, in the order in which receipts print them, with the words for
+// them.
 var kindsLeft = []struct{ why, words string }{
 	{"worktree", "linked worktree"}, {"secret", "secret"}, {"size", "too large"}, {"excluded", "excluded"},
-	{"type", "no file or link"}, {"ignored", "ignored"},
+	{"type", "no file or link"}, {"unread", "moved and never read"}, {"submodule", "in a submodule"},
+	{"place", "without a place"}, {"ignored", "ignored"},
 }
 
 // PrintReceipt prints on stderr, in one line, what is not as it was. verb is "carried" or "restored". It prints nothing
@@ -27,10 +28,7 @@ func PrintReceipt(a *App, verb string, r *control.Receipt) {
 func receiptText(r *control.Receipt) string {
 	var parts []string
 	add := func(text string, names []string) {
-		if len(names) > 3 {
-			names = append(names[:3:3], "...")
-		}
-		parts = append(parts, fmt.Sprintf("%s (%s)", text, strings.Join(names, ", ")))
+		parts = append(parts, fmt.Sprintf("%s (%s)", text, firstOf(names)))
 	}
 	for _, kind := range kindsLeft {
 		var names []string

@@ -45,14 +45,15 @@ those of the commit: nothing uncommitted is taken along. If no branch COMMIT exi
 tracks it is created. - is the branch that was checked out before the present one.
 
 A branch that another tree of the family has checked out is refused, unless --force is given. Ignored files, such as
-dependencies, are not in the new tree, except those that the file .worktreeinclude in the root of the tree names, in the
-syntax of .gitignore. They are copied, at most 256 MiB and for 2 seconds, and are in no checkpoint. The hooks of coding
-agents (artifactfs agent install) are in the new tree.
+dependencies, are in the new tree, too; if the file .worktreeinclude in the root names some, in the syntax of .gitignore,
+only these. Both trees share their contents on the disk until one changes a file, and they are in no checkpoint. The
+hooks of coding agents (artifactfs agent install) are in the new tree.
 
 In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes, settings and
-hooks, and, with --changes, its uncommitted changes. The branch is created in the clone, too. New commits reach it there
-about a second after they were made; branches that are rewritten (git commit --amend, git rebase) are not moved there.
-The clone also stores the session, in refs/afs/.
+hooks, and, with --changes, its uncommitted changes. Of the ignored files it has only those that .worktreeinclude names,
+copied, at most 256 MiB and for 2 seconds. The branch is created in the clone, too. New commits reach it there about a
+second after they were made; branches that are rewritten (git commit --amend, git rebase) are not moved there. The clone
+also stores the session, in refs/afs/.
 
 The session of the new tree has the same session remote. artifactfs session fork can do the same with other options of
 a mount.`,
@@ -174,14 +175,17 @@ func (x addition) run(ctx context.Context, a *cli.App) (dir string, err error) {
 		return "", x.failed(a, err, undo)
 	}
 	out := added{MountReply: reply, Branch: plan.branch}
-	if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
-		fmt.Fprintf(a.Stderr, "artifactfs: not all files that %s names are in the new tree: %s\n", includeFile,
-			cli.OneLine(err.Error()))
+	// Usually the fork shares the ignored files. If it cannot, those with a name in .worktreeinclude are copied.
+	if c := reply.Carried; c == nil || c.Failed != "" {
+		if out.Included, err = include(ctx, m.Dir, reply.Dir); err != nil {
+			fmt.Fprintf(a.Stderr, "artifactfs: not all files that %s names are in the new tree: %s\n", includeFile,
+				cli.OneLine(err.Error()))
+		}
 	}
 	if err := copyHooks(ctx, m.Dir, reply.Dir); err != nil {
 		fmt.Fprintf(a.Stderr, "artifactfs: hooks of agents are not in the new tree: %s\n", cli.OneLine(err.Error()))
 	}
-	// What was copied, and the hooks, are in the new tree although the checkpoint leaves them out.
+	// What was copied, and the hooks, are in the new tree although the fork did not have them.
 	out.Receipt = reply.Receipt.Without(func(name string) bool {
 		_, err := os.Lstat(filepath.Join(reply.Dir, name))
 		return err == nil && !strings.HasSuffix(name, "/")

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/resume"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/carry"
@@ -39,9 +40,16 @@ type Local struct {
 
 // Besides are the files that a fork has in addition to those of a checkpoint.
 type Besides struct {
-	Files   *carry.Files // nil if nothing is carried
-	Secrets []string     // carried paths that look like secrets
-	Failed  string       // for users: why nothing is carried that was to be; "" if there is no such reason
+	Taken  *capture.Taken // nil if nothing is carried
+	Failed string         // for users: why nothing is carried that was to be; "" if there is no such reason
+}
+
+// Files returns the files, or nil if nothing is carried.
+func (b Besides) Files() *carry.Files {
+	if b.Taken == nil {
+		return nil
+	}
+	return b.Taken.Files
 }
 
 // Checkpoint returns the ID of the checkpoint, or "" if the session has none.
