@@ -154,6 +154,9 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	if err = m.Git().SetUp(ctx, m.beginning.takeTimes(), besides.Files()); err != nil {
 		return reply, err
 	}
+	if err = m.home.Finish(); err != nil {
+		return reply, err
+	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
 	claim := agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.beginning.confirms()}
 	if err = m.sessionSide.agent.Claim(ctx, claim); err != nil {

@@ -303,6 +303,9 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	if err != nil {
 		return r, w, err
 	}
+	if r.Fork.Unfinished {
+		return r, Unsaved{}, nil
+	}
 	if w.Git, err = gitdir.HasWork(context.Background(), filepath.Join(t.Dir, "git")); err != nil {
 		return r, w, err
 	}
@@ -357,7 +360,7 @@ func (h Homes) RemoveLeftovers() error {
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
 	// Do not read a large log to count the changes, because that would delay the start of the daemon.
-	if HasLargeLog(t.Dir) {
+	if r, err := ReadRecord(t.Dir); HasLargeLog(t.Dir) && (err != nil || !r.Fork.Unfinished) {
 		t.Release()
 		return
 	}

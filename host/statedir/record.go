@@ -94,6 +94,9 @@ type Fork struct {
 	// Parent is the session from which the session was forked when that had no checkpoint; "": there is none, or the
 	// checkpoint of the record has it.
 	Parent string `json:"parent,omitempty"`
+	// Unfinished is whether files of the parent are being added. The fork was not mounted yet, so it has nothing of its
+	// own, and may have a part of these files. If the process dies, the home is removed.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // Redirect is a path in the mount that is a plain directory elsewhere.

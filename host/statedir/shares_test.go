@@ -243,3 +243,32 @@ func TestOverlayWithoutALog(t *testing.T) {
 		t.Error("a home with a list of shares has no overlay")
 	}
 }
+
+// The home of a fork to which files of its parent were being added when the process died has nothing of its own, even
+// if it has a session repository and names shares.
+func TestUnfinishedForksAreRemoved(t *testing.T) {
+	h := statedirtest.New(t)
+	for _, unfinished := range []bool{false, true} {
+		statedirtest.Add(t, h, "fork", 1, false)
+		dir := filepath.Join(h.Dir(), "fork")
+		id, release := share(t, h)
+		list(t, dir, id)
+		release()
+		r, err := statedir.ReadRecord(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Fork.Unfinished = unfinished; r.Save(dir) != nil {
+			t.Fatal("save the record")
+		}
+		if err := h.RemoveLeftovers(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != unfinished {
+			t.Errorf("home of a fork, unfinished: %v: got %v", unfinished, err)
+		}
+		if got := left(t, h); (got == "") != unfinished {
+			t.Errorf("shares of a fork, unfinished: %v: got %q", unfinished, got)
+		}
+	}
+}

@@ -104,7 +104,8 @@ func (h *Home) Enter(ctx context.Context, r *control.MountRequest, remote string
 	// A git directory that has not got everything yet was not used, but its mount was promised.
 	_, unfinished := os.Lstat(filepath.Join(h.Dir, statedir.NewGitName))
 	// A large log is not read here, because reading it twice would delay the mount.
-	if errors.Is(unfinished, fs.ErrNotExist) && !h.Record.Counted && !r.ReadOnly && !statedir.HasLargeLog(h.Dir) {
+	if !h.Record.Counted && !r.ReadOnly && (h.Record.Fork.Unfinished ||
+		errors.Is(unfinished, fs.ErrNotExist) && !statedir.HasLargeLog(h.Dir)) {
 		if _, w, err := h.Inspect(); err == nil && !w.Any() {
 			return h.recreate(ctx, r, remote)
 		}
@@ -176,6 +177,15 @@ func (h *Home) Drop() {
 		h.Release()
 	}
 	h.Home = nil
+}
+
+// Finish stores in the record that all files of the parent were added to a fork.
+func (h *Home) Finish() error {
+	if !h.Record.Fork.Unfinished {
+		return nil
+	}
+	h.Record.Fork.Unfinished = false
+	return h.Save()
 }
 
 // Occupy stores in the record that the session is mounted at the directory of the mount, and that its changes are not
