@@ -59,8 +59,8 @@ func (s *Seal) Take(paths []string, choose func(path string, isDir bool) carry.C
 	paths = slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
 		return isWithin(strings.TrimSuffix(path, "/"), gitFile)
 	})
-	return carry.Take(carry.Moment{Names: s.sealing.Names(), Base: s.view.base, Segments: s.sealing.Segments()}, paths,
-		choose), nil
+	return carry.Take(carry.Moment{Names: s.sealing.Names(), Inodes: s.sealing.Inodes(), Base: s.view.base,
+		Segments: s.sealing.Segments()}, paths, choose), nil
 }
 
 // Adopt adds the files that Seal.Take has taken from another Tree to a new one, as carry.Files.Add does. The Tree must

@@ -93,6 +93,7 @@ type name struct {
 type Moment struct {
 	Names    overlay.Reader    // names and inodes of its overlay
 	Base     *basetree.Tree    // its base tree
+	Inodes   int64             // number of inodes in its overlay
 	Segments []overlay.Segment // sealed contents that the inodes name, sorted by Bound
 }
 
@@ -102,6 +103,9 @@ type Moment struct {
 func Take(m Moment, paths []string, choose func(path string, isDir bool) Choice) *Files {
 	t := taking{names: m.Names, base: m.Base, choose: choose, known: make(map[Node]int),
 		c: &Files{whole: make(map[string]bool, len(paths))}}
+	if len(paths) > 0 { // usually most changed files are ignored ones
+		t.c.nodes, t.c.names = make([]node, 0, m.Inodes), make([]name, 0, m.Inodes)
+	}
 	for _, given := range paths {
 		path := strings.TrimSuffix(given, "/")
 		if n, ok := t.find(path); ok {

@@ -231,6 +231,9 @@ func (c *contents) move(files sealedFiles) error {
 // Names returns the state at the moment, until Close is called.
 func (s *Sealing) Names() Reader { return s.names }
 
+// Inodes returns the number of inodes in Names.
+func (s *Sealing) Inodes() int64 { return s.names.Totals().Inodes }
+
 // Segments returns the segments of all contents files that the inodes in Names name. Another overlay that is opened
 // with them can use these files, after Publish was called.
 func (s *Sealing) Segments() []Segment { return s.segments }
