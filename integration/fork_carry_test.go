@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
@@ -16,9 +17,26 @@ import (
 func forkRepo(t *testing.T) (*world, served, mounted) {
 	t.Helper()
 	w, r := newTravelled(t)
-	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\nnode_modules/\n*.o\n.env\n")}})
+	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte(forkIgnore)}})
 	s := w.serve(gittest.ServerOptions{})
-	m := w.bare(s.URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")
+	return w, s, w.forkMount(s.URL("r.git"))
+}
+
+// forkIgnore is the .gitignore of mounts that are forked.
+const forkIgnore = "build/\nnode_modules/\n*.o\n.env\n"
+
+// forkable returns the same as forkRepo in a world that exists.
+func (w *world) forkable() mounted {
+	w.Helper()
+	files := map[string]gittest.File{".gitignore": {Data: []byte(forkIgnore)}, "d0001/f0001.txt": {Data: []byte("text\n")}}
+	w.commit(w.repo("r.git", object.SHA1), files)
+	return w.forkMount(w.serve(gittest.ServerOptions{}).URL("r.git"))
+}
+
+// forkMount mounts a repository, and creates uncommitted and ignored files.
+func (w *world) forkMount(url string) mounted {
+	w.Helper()
+	m := w.bare(url, "--session", "work", "--checkpoint", "off", "--wait", "git")
 	w.sh(m.Dir, `mkdir -p node_modules/.bin node_modules/pkg/lib build/empty src
 for i in 1 2 3 4 5 6 7 8 9; do echo "module $i" >node_modules/pkg/lib/$i.js; done
 ln node_modules/pkg/lib/1.js node_modules/pkg/hard && ln -s ../pkg/lib/2.js node_modules/.bin/run
@@ -27,7 +45,7 @@ head -c 300000 /dev/urandom >build/program && echo TOKEN=1 >.env && echo object 
 echo KEY >id_rsa && echo more >>d0001/f0001.txt
 touch -d '3 days ago' node_modules/pkg/lib/4.js build node_modules/.bin
 touch -h -d '4 days ago' node_modules/.bin/run`)
-	return w, s, m
+	return m
 }
 
 // everythingIn describes all paths of a mount with attributes and contents. Hard links have the same number.
