@@ -162,3 +162,32 @@ echo more >node_modules/pkg/lib/9.js && rm -r src && truncate -s 7 node_modules/
 		t.Error("shares of deleted sessions that can be restored were removed")
 	}
 }
+
+// A parent that is deleted and restored has everything, as its fork has. An unchanged fork is kept when it is unmounted
+// if it has the only copies.
+func TestForkAndItsParentAreDeleted(t *testing.T) {
+	w, _, m := forkRepo(t)
+	want := m.everythingIn()
+	p := m.checkpoint("--pin", "point")
+	f, g := m.fork("fork"), m.fork("other")
+	w.unmount(m)
+	w.ok("session", "delete", "work", "--yes")
+	f.wantCarried("fork of a deleted session", want)
+	w.ok("session", "undelete", "work")
+	again, _ := w.mountAt(m.Remote, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
+	again.wantCarried("restored parent", want)
+	w.sh(again.Dir, "echo changed >>node_modules/pkg/hard; rm build/program")
+	w.ok("session", "restore", p.ID, "-C", again.Dir)
+	if got := w.sh(again.Dir, "cat node_modules/pkg/hard"); got != "module 1\nchanged" {
+		t.Errorf("ignored file after a restore: got %q, want the changed one", got)
+	}
+	f.wantCarried("fork after a restore of its parent", want)
+
+	w.ok("unmount", "--discard", "--yes", g.Dir)
+	w.ok("unmount", "--discard", "--yes", again.Dir)
+	w.check(os.RemoveAll(filepath.Join(w.state, "trash")))
+	w.ok("cache", "gc")
+	w.unmount(f)
+	f, _ = w.mountAt(f.Remote, f.Dir, "--session", "fork", "--checkpoint", "off", "--wait", "git")
+	f.wantCarried("fork with the only copies, mounted again", want)
+}
