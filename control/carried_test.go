@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -41,5 +42,15 @@ func TestCarriedNamesFewPaths(t *testing.T) {
 	c.SetSecrets(secrets)
 	if len(c.Secrets) != 100 || c.Secrets[99] != "99" {
 		t.Errorf("carried: got %d secrets", len(c.Secrets))
+	}
+}
+
+// An old daemon must not make a fork without the ignored files if all of them are to be carried.
+func TestAnOldDaemonRefusesToCarryAll(t *testing.T) {
+	for _, ignored := range []Ignored{IgnoredDefault, IgnoredListed, IgnoredNone, IgnoredAll} {
+		r := ForkRequest{Ignored: ignored, Head: &NewHead{Detach: true}}
+		if got := r.needs(); slices.Contains(got, "ignored") != (ignored == IgnoredAll) || !slices.Contains(got, "head") {
+			t.Errorf("fork with the ignored files %q: got the needs %q", ignored, got)
+		}
 	}
 }

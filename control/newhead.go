@@ -45,10 +45,12 @@ func ValidBranch(name string) bool {
 }
 
 // needs returns the names of the fields without which a daemon must not carry out the request.
-func (r ForkRequest) needs() []string {
-	var fields []string
+func (r ForkRequest) needs() (fields []string) {
 	if r.Head != nil {
 		fields = append(fields, "head")
+	}
+	if r.Ignored == IgnoredAll {
+		fields = append(fields, "ignored")
 	}
 	for _, field := range r.Mount.needs() {
 		fields = append(fields, "mount."+field)

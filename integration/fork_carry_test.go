@@ -56,7 +56,7 @@ func (m mounted) everythingIn() string {
 find . -path ./.git -prune -o -type f -exec sha256sum {} + | sort -k 2`)
 }
 
-// wantCarried compares a fork with what its parent was.
+// wantCarried compares a fork with an earlier result of everythingIn for its parent.
 func (m mounted) wantCarried(what, want string) {
 	m.w.Helper()
 	got := strings.Split(m.everythingIn(), "\n")
@@ -103,7 +103,7 @@ func TestForkCarriesIgnoredFiles(t *testing.T) {
 	if st := f.status(); st.Overlay.Changed != 0 || st.Overlay.Bytes != 0 {
 		t.Errorf("status of the fork: got the changes %+v, want none", st.Overlay)
 	}
-	// The checkpoint of the fork has nothing of what was carried.
+	// The checkpoint of the fork has none of the carried files.
 	if p, of := f.checkpoint(), m.checkpoint(); p.Tree != of.Tree {
 		t.Errorf("checkpoint of the fork: got tree %s, want %s", p.Tree, of.Tree)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// The flags and the file .worktreeinclude choose what is carried.
+// The flags and the file .worktreeinclude choose the carried files.
 func TestForkChoosesIgnoredFiles(t *testing.T) {
 	w, _, m := forkRepo(t)
 	ignored := func(f mounted) string {

@@ -75,7 +75,7 @@ func (m mounted) live() (first, second int64) {
 	return read("first"), read("second")
 }
 
-// wantFork compares a fork of a mount in which a forkWriter runs with what the parent has besides.
+// wantFork compares a fork of a mount in which a forkWriter runs with the other files of the parent.
 func (m mounted) wantFork(what, want string) {
 	m.w.Helper()
 	m.wantCarriedExcept(what, want, "build/live")

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// take seals the contents for the share with a number, at the moment of a freeze, and takes what is at the paths left.
+// take seals the contents for the share with a number, at the moment of a freeze, and takes the files at the paths left.
 func (w *workspace) take(n int, left []string, choose func(path string, isDir bool) carry.Choice) *carry.Files {
 	w.t.Helper()
 	seal, err := w.Overlay().BeginSeal(share(n))
@@ -28,7 +28,7 @@ func (w *workspace) take(n int, left []string, choose func(path string, isDir bo
 	return c
 }
 
-// adopting returns a workspace with the given files in its base tree and what was taken from w.
+// adopting returns a workspace with the given files in its base tree and the files that were taken from w.
 func (w *workspace) adopting(files map[string]worktreetest.File, c *carry.Files) *workspace {
 	w.t.Helper()
 	f := &workspace{t: w.t, src: worktreetest.New(files), dir: w.t.TempDir(), shares: w.shares, segments: c.Segments}
@@ -161,7 +161,7 @@ func TestCarry(t *testing.T) {
 		"dir/a.o": "object"})
 	w.contents(map[string]string{"ignored/hard": "PARENT", ".env": "Secret", "ignored/read": "changed"})
 
-	// The fork of a fork has what was changed in the fork, and what was not.
+	// The fork of a fork has the changed and the unchanged files of the fork.
 	below = []string{"ignored", ".env", "dir/a.o"}
 	want = f.described(below)
 	g := f.adopting(base, f.take(2, []string{".env", "dir/a.o", "ignored/"}, takeAll))
@@ -169,7 +169,7 @@ func TestCarry(t *testing.T) {
 	wantEqual(t, "fork of the fork", g.described(below), want)
 }
 
-// Only what is chosen is carried, with the directories above it.
+// Only the chosen paths are carried, with the directories above them.
 func TestCarryChoice(t *testing.T) {
 	w := sharing(t, map[string]worktreetest.File{"after": {}})
 	for _, dir := range []string{"a", "a/b", "a/b/c", "a/d", "e"} {

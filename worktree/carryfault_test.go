@@ -48,7 +48,7 @@ func (w *faultTree) take(n int, left []string) (*carry.Files, error) {
 }
 
 // forkOf returns a tree in dir, which is not open yet, whose base tree has those files of w that are not left out. It
-// will have what was carried from w.
+// will have the files that were carried from w.
 func (w *faultTree) forkOf(dir string, left []string, c *carry.Files) *faultTree {
 	base := map[string]worktreetest.File{}
 	for name, data := range w.files {
@@ -67,7 +67,7 @@ func (w *faultTree) forkOf(dir string, left []string, c *carry.Files) *faultTree
 	return f
 }
 
-// adopt opens the tree, and adds what was carried.
+// adopt opens the tree, and adds the carried files.
 func (w *faultTree) adopt(c *carry.Files) error {
 	err := w.open()
 	if err == nil {

@@ -26,7 +26,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return d.forkFar(ctx, r, progress)
 	}
 	h, err := d.HomeOf(r.Of)
-	if err == nil { // these globs have the syntax of those that choose what checkpoints contain
+	if err == nil { // these globs have the syntax of the globs that choose the files of checkpoints
 		err = capture.Rules{Include: r.Carry, Exclude: r.LeaveOut}.Validate()
 	}
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/carry"
 )
 
-// carry makes a checkpoint for a fork, and takes what k states.
+// carry makes a checkpoint for a fork, and takes the files that k selects.
 func (w *world) carry(k capture.Carrying) (session.Checkpoint, capture.Report) {
 	w.t.Helper()
 	if k.Begin == nil {
@@ -44,7 +44,7 @@ func (w *world) gone(path string) {
 	}
 }
 
-// fork returns a Tree of the checkpoint p with what was carried.
+// fork returns a Tree of the checkpoint p with the files in c.
 func (w *world) fork(p session.Checkpoint, c *carry.Files) *worktree.Tree {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -113,7 +113,7 @@ func wantSame(t *testing.T, what string, got, want map[string]string) {
 	}
 }
 
-// The tree of a checkpoint and what is carried are together the working tree.
+// The tree of a checkpoint and the carried files are together the working tree.
 func TestCarriedIsWhatIsLeftOut(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitignore": text("*.o\nbuild/\n/local*\n"), "a": text("a"), "dir/c": text("c"), "dir/sub/d": text("d"),
@@ -158,7 +158,7 @@ func TestCarriedIsWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// The file .worktreeinclude and the globs decide what is carried.
+// The file .worktreeinclude and the globs choose the carried files.
 func TestCarriedChoice(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitignore": text("*.o\nbuild/\n.env\n/local\n"), "a": text("a"),

@@ -57,7 +57,7 @@ func Uncounted(r Reader) Node { return Node(r.Counter(counterUncounted)) }
 
 // Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
 // base tree that were changed in place. It leaves out the file of Tx.Uncount, files of which only Tx.PutTimes has set
-// the times, and what Tx.Adopt has added and has not changed. It visits every inode and every entry.
+// the times, and nodes that Tx.Adopt has added and that have not changed. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

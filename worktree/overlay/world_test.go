@@ -397,7 +397,7 @@ func (w *world) compare() {
 	}
 }
 
-// seal seals all contents, and remembers what the share then has. A contents file that no inode has named may still be
+// seal seals all contents, and remembers the contents of the share. A contents file that no inode has named may still be
 // written, by a copy that is discarded at its end.
 func (w *world) seal() error {
 	w.serial++

@@ -10,14 +10,14 @@ import (
 // shownPaths is the maximum number of paths that a line names for one reason.
 const shownPaths = 3
 
-// printCarried prints on stderr, in one line, which ignored files a new mount has, and what is missing in it.
+// printCarried prints on stderr, in one line, which ignored files a new mount has, and which paths it lacks.
 func printCarried(a *App, c *control.Carried, missing *control.Receipt) {
 	if text := carriedText(c, missing); text != "" {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", OneLine(text))
 	}
 }
 
-// carriedText describes which ignored files a fork has, and what is missing in it. It returns "" if both are nil.
+// carriedText describes which ignored files a fork has, and which paths it lacks. It returns "" if both are nil.
 func carriedText(c *control.Carried, missing *control.Receipt) string {
 	var parts []string
 	if c != nil && c.Failed == "" {

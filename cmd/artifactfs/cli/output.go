@@ -205,7 +205,7 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// PrintMount prints the result of a mount, and on stderr which ignored files a fork has, and what is missing in it: as
+// PrintMount prints the result of a mount, and on stderr which ignored files a fork has and which paths it lacks: as
 // JSON with --json, and nothing with --quiet.
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
