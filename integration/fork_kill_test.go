@@ -185,7 +185,12 @@ func TestForkOutlivesKills(t *testing.T) {
 				if whole { // the mounts have ended with the daemon
 					m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
 				}
-				w.ok("status") // the successor has removed an unfinished mount when it replies
+				w.ok("status") // it waits for the successor
+				served := func() bool { _, err := os.Stat(fork.path("src/new")); return err == nil }
+				w.until("the fork is mounted, removed, or complete", func() bool {
+					record, err := os.ReadFile(filepath.Join(w.state, home(id), "session.json"))
+					return !w.inState(home(id)) || served() || err == nil && !strings.Contains(string(record), `"unfinished"`)
+				})
 				live.end()
 				first, second := m.live()
 				if last := live.last.Load(); second != last && second != last+1 || first != last && first != last+1 {
@@ -196,9 +201,7 @@ func TestForkOutlivesKills(t *testing.T) {
 				switch {
 				case !w.inState(home(id)): // the fork does not exist, and the command can be repeated
 					w.ok(args...)
-				case r.code != 0: // the fork was complete, but not mounted
-					fork, _ = w.mountAt(url, fork.Dir, "--session", id, "--checkpoint", "off", "--wait", "git")
-				case whole:
+				case whole, !served(): // the fork was complete, but is not mounted
 					fork, _ = w.mountAt(url, fork.Dir, "--session", id, "--checkpoint", "off", "--wait", "git")
 				}
 				fork.wantFork(step.what+": fork", want)
