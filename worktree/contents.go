@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +40,7 @@ func (cs *contents) read(ctx context.Context, n Node, p []byte, off int64) (int,
 
 // write implements Tree.Write: it writes p at the offset off. done is the number of bytes that were written.
 func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
-	err = cs.change(ctx, n, killPriv, func(f *overlay.File) error {
+	err = cs.change(ctx, n, killPriv, math.MaxInt64, func(f *overlay.File) error {
 		cs.removed.BeforeWrite(n, f, p, off)
 		done, err = f.WriteAt(p, off)
 		return err
@@ -63,8 +64,10 @@ func (whole) Release() {}
 
 // change calls the function do, which changes the contents of a regular file. If the file still has the contents of the
 // base tree, change first copies these contents, which the function base returns, to the overlay. base may wait for a
-// fetch, because no lock is held while base runs.
-func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error,
+// fetch, because no lock is held while base runs. If the contents are sealed, change first copies them: at most as many
+// bytes as the parameter most states. Both copies are made before the journal notes the change, because they can take
+// long.
+func (cs *contents) change(ctx context.Context, n Node, killPriv bool, most int64, do func(f *overlay.File) error,
 	base func() (Content, error)) error {
 	if cs.editor.readOnly {
 		return syscall.EROFS
@@ -81,11 +84,18 @@ func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f
 	}
 	f := cs.view.layer.File(n)
 	defer f.Done()
+	noting := func(change func() error) error { return cs.editor.changes.noting(n, change) }
 	for {
-		if err := cs.editor.changes.noting(n, func() error { return do(f) }); !errors.Is(err, overlay.ErrBase) {
+		err := noting(func() error { return do(f) })
+		switch {
+		case errors.Is(err, overlay.ErrBase):
+			err = cs.copyUp(n, f, base)
+		case errors.Is(err, overlay.ErrSealed):
+			err = f.Separate(most, noting)
+		default:
 			return err
 		}
-		if err := cs.copyUp(n, f, base); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -114,7 +124,7 @@ func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
 			return err
 		}
 	}
-	return cs.change(ctx, n, false, func(f *overlay.File) error {
+	return cs.change(ctx, n, false, size, func(f *overlay.File) error {
 		if size == 0 {
 			cs.removed.BeforeEmpty(n, f)
 		} else if has, err := f.Size(); err == nil && size < has {
@@ -131,7 +141,7 @@ func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, len
 	if off < 0 || length <= 0 {
 		return syscall.EINVAL
 	}
-	return cs.change(ctx, n, false, func(f *overlay.File) error {
+	return cs.change(ctx, n, false, math.MaxInt64, func(f *overlay.File) error {
 		if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
 			cs.removed.BeforeChange(n, f)
 		}
@@ -181,7 +191,7 @@ func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to 
 		return 0, err
 	}
 	var done int64
-	err := cs.change(ctx, to, false, func(f *overlay.File) (err error) {
+	err := cs.change(ctx, to, false, math.MaxInt64, func(f *overlay.File) (err error) {
 		source := cs.view.layer.File(from)
 		defer source.Done()
 		if has, err := f.Size(); err == nil && toOff < has {

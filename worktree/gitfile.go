@@ -42,8 +42,11 @@ func putGitFile(layer *overlay.Layer, o Options) error {
 		return nil
 	}
 	err = f.Truncate(0)
-	if err == nil {
-		_, err = f.WriteAt([]byte(content), 0)
+	for err == nil {
+		if _, err = f.WriteAt([]byte(content), 0); !errors.Is(err, overlay.ErrSealed) {
+			break
+		}
+		err = f.Separate(0, func(change func() error) error { return change() })
 	}
 	if err = errors.Join(err, f.Sync()); err != nil {
 		return fmt.Errorf("write %s: %w", gitFile, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -85,7 +86,7 @@ func TestAdopt(t *testing.T) {
 	w.must(w.l.janitor.tidy(true))
 	check(text)
 	f := fork.File(n)
-	_, err = f.WriteAt([]byte("second"), 3)
+	err = separately(f, math.MaxInt64, func() error { _, err := f.WriteAt([]byte("second"), 3); return err })
 	w.must(err)
 	f.Done()
 	want := bytes.Clone(text)

@@ -62,13 +62,13 @@ func (c *contents) openFile(path string, flag int, perm os.FileMode) (disk.File,
 	return f, err
 }
 
-// create creates an empty contents file, and its subdirectory if necessary. It returns errSealed if the number was
+// create creates an empty contents file, and its subdirectory if necessary. It returns ErrSealed if the number was
 // sealed before the file was created.
 func (c *contents) create(number uint64) (disk.File, error) {
 	const flag = os.O_RDWR | os.O_CREATE | os.O_EXCL
 	a := c.layout.Load()
 	if a.isSealed(number) {
-		return nil, errSealed
+		return nil, ErrSealed
 	}
 	f, err := c.openFile(pathIn(a.own, number), flag, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +81,7 @@ func (c *contents) create(number uint64) (disk.File, error) {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) && c.isSealed(number) { // a Sealing has moved the directory
-		err = errSealed
+		err = ErrSealed
 	}
 	return f, err
 }
@@ -226,7 +226,7 @@ func (l *Layer) create(room bool) (number uint64, data disk.File, err error) {
 		data, err = l.contents.create(number)
 		return err
 	}
-	for err = errSealed; errors.Is(err, errSealed); { // the number may have been sealed before the file was created
+	for err = ErrSealed; errors.Is(err, ErrSealed); { // the number may have been sealed before the file was created
 		if number, err = l.newNumber(); err != nil {
 			return 0, nil, err
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -27,13 +26,13 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 		return syscall.EROFS
 	}
 	for {
-		if err := f.copyUp(base, size); !errors.Is(err, errSealed) {
+		if err := f.copyUp(base, size); !errors.Is(err, ErrSealed) {
 			return err
 		}
 	}
 }
 
-// copyUp does the work of CopyUp, and returns errSealed if Seal was called during the copy.
+// copyUp does the work of CopyUp, and returns ErrSealed if Seal was called during the copy.
 func (f *File) copyUp(base io.ReaderAt, size int64) error {
 	l := f.l
 	number, data, err := l.create(true)
@@ -110,18 +109,10 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 }
 
 // CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which
-// is less than n at the end of the source. It returns ErrBase if CopyUp must be called for f first. It returns
-// ErrSourceBase if the contents of the source are in the base tree, where the caller must then read them.
-func (f *File) CopyRange(from *File, fromOff, off, n int64) (done int64, err error) {
-	err = apart{f, math.MaxInt64}.change(func() error {
-		done, err = f.copyRange(from, fromOff, off, n)
-		return err
-	})
-	return done, err
-}
-
-// copyRange does the work of CopyRange, and returns errSealed if the contents of f are sealed.
-func (f *File) copyRange(from *File, fromOff, off, n int64) (int64, error) {
+// is less than n at the end of the source. It returns ErrBase if CopyUp must be called for f first, and ErrSealed if
+// Separate must be called for f first. It returns ErrSourceBase if the contents of the source are in the base tree,
+// where the caller must then read them.
+func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	unlock, err := f.lockWith(from)

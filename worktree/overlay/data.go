@@ -34,17 +34,9 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt writes like pwrite(2). If it returns an error, it also returns the number of bytes that were written. It
 // returns ErrBase if the file has the base tree's contents: the caller must then call CopyUp first. If p covers the
-// whole file, the caller can pass p as the source of the copy.
-func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
-	err = apart{f, math.MaxInt64}.change(func() error {
-		n, err = f.writeAt(p, off)
-		return err
-	})
-	return n, err
-}
-
-// writeAt does the work of WriteAt, and returns errSealed if the contents are sealed.
-func (f *File) writeAt(p []byte, off int64) (int, error) {
+// whole file, the caller can pass p as the source of the copy. It returns ErrSealed if the contents are sealed: the
+// caller must then call Separate first.
+func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	if err := f.lockForChange(); err != nil {
@@ -86,7 +78,7 @@ func (f *File) lockForChange() error {
 }
 
 // prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. It returns
-// errSealed if the contents file is sealed. The caller holds l.cut shared, and f.mu exclusively.
+// ErrSealed if the contents file is sealed. The caller holds l.cut shared, and f.mu exclusively.
 func (f *File) prepare() error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -100,7 +92,7 @@ func (f *File) prepare() error {
 	case f.place == nowhere:
 		return f.createContents(0)
 	case f.l.contents.isSealed(f.number):
-		return errSealed
+		return ErrSealed
 	case f.marked.Load():
 		return nil
 	}
@@ -138,11 +130,11 @@ func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
 }
 
-// adopted stores a contents file in the node's inode, as a part of the update tx. It returns errSealed if the number
+// adopted stores a contents file in the node's inode, as a part of the update tx. It returns ErrSealed if the number
 // was sealed while the contents file was written.
 func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	if f.l.contents.isSealed(number) {
-		return errSealed
+		return ErrSealed
 	}
 	in, ok := tx.Inode(f.node)
 	if !ok {
@@ -216,16 +208,12 @@ func (f *File) tryNote(written bool) error {
 }
 
 // Truncate sets the size in bytes. A file of the base tree that is truncated to zero receives an empty contents file,
-// and its contents are not read; for any other size of such a file Truncate returns ErrBase.
+// and its contents are not read; for any other size of such a file Truncate returns ErrBase. It returns ErrSealed if
+// the contents are sealed and size bytes of them are needed.
 func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
 	}
-	return apart{f, size}.change(func() error { return f.truncate(size) })
-}
-
-// truncate does the work of Truncate, and returns errSealed if the contents are sealed and must be copied first.
-func (f *File) truncate(size int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	f.mu.Lock()
@@ -266,13 +254,8 @@ func (f *File) truncate(size int64) error {
 }
 
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call
-// CopyUp first.
+// CopyUp first, and ErrSealed if the contents are sealed: the caller must then call Separate first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
-	return apart{f, math.MaxInt64}.change(func() error { return f.fallocate(mode, off, n) })
-}
-
-// fallocate does the work of Fallocate, and returns errSealed if the contents are sealed.
-func (f *File) fallocate(mode uint32, off, n int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
 	f.mu.Lock()

@@ -33,6 +33,8 @@ type File struct {
 	synced atomic.Bool  // whether the directory entry of the contents file is on disk
 	writes atomic.Int64 // monotonic time of the last write, in nanoseconds
 	copied atomic.Int64 // monotonic time of the last KeepCopy, in nanoseconds; 0 if there was none
+
+	separating sync.Mutex // held by Separate; taken before all other locks, except that of a Sealing
 }
 
 // place is the location of a file's bytes.

@@ -21,8 +21,9 @@ import (
 // directory, whose name is "contents-" and the ID of the share. The segment is on disk before the directory is moved.
 // Therefore sealed files are in the share or, if the process has died in between, still in their former directory.
 
-// errSealed means that a contents file cannot be created or changed, because it was sealed.
-var errSealed = errors.New("contents are sealed")
+// ErrSealed means that the contents of a file are sealed: the caller must call Separate before it changes them. Inside
+// of this package it also means that a contents file cannot be created, because its number was sealed.
+var ErrSealed = errors.New("contents are sealed")
 
 // layout states where the contents files are. A layout does not change.
 type layout struct {
@@ -98,35 +99,29 @@ func (c *contents) syncDirs() error {
 	return c.fs.SyncDir(a.own)
 }
 
-// apart gives a file contents of its own, if its contents are sealed.
-type apart struct {
-	f    *File
-	most int64 // maximum number of bytes that the file needs from its sealed contents
-}
-
-// change calls do, which changes the contents. If do returns errSealed, change replaces the sealed contents by a copy
-// and calls do again.
-func (a apart) change(do func() error) error {
+// Separate gives the file contents of its own, if its contents are sealed: a copy of their first bytes, at most as many
+// as the parameter most states. The function note must call its argument, which makes the change, and return its
+// result. Separate calls note after it has copied the bytes, and copies without holding the locks of the file, because
+// sealed contents do not change. Of several calls at the same time, only the first one copies.
+func (f *File) Separate(most int64, note func(change func() error) error) error {
+	f.separating.Lock()
+	defer f.separating.Unlock()
 	for {
-		if err := do(); !errors.Is(err, errSealed) {
-			return err
-		}
-		if err := a.copy(); err != nil && !errors.Is(err, errSealed) {
+		if err := f.separate(most, note); !errors.Is(err, ErrSealed) {
 			return err
 		}
 	}
 }
 
-// copy replaces sealed contents by a copy of their first bytes. It copies without holding a lock, because sealed
-// contents do not change. If the file received other contents during the copy, copy discards its own and returns nil.
-// The copy is synced before the log names it: the contents may have been synced by an fsync, and must not be lost in a
-// power cut.
-func (a apart) copy() error {
-	f, l := a.f, a.f.l
+// separate does the work of Separate, and returns ErrSealed if the copy was sealed before the file had it. If the file
+// received other contents during the copy, separate discards the copy and returns nil. The copy is synced before the log
+// names it: the contents may have been synced by an fsync, and must not be lost in a power cut.
+func (f *File) separate(most int64, note func(change func() error) error) error {
+	l := f.l
 	if err := f.rlock(); err != nil {
 		return err
 	}
-	sealed, size, place := f.number, min(a.most, f.size.Load()), f.place
+	sealed, size, place := f.number, min(most, f.size.Load()), f.place
 	f.mu.RUnlock()
 	if place != inContent || !l.contents.isSealed(sealed) {
 		return nil
@@ -155,7 +150,7 @@ func (a apart) copy() error {
 	}
 	won := false
 	if err == nil {
-		won, err = a.replace(sealed, number, data, size)
+		err = note(func() (err error) { won, err = f.replaceSealed(sealed, number, data, size); return err })
 	}
 	if !won {
 		_ = data.Close()
@@ -164,10 +159,9 @@ func (a apart) copy() error {
 	return err
 }
 
-// replace makes the contents file number, which is a copy of a sealed one, the contents of the file, and returns true.
-// It returns false if the file does not have the sealed contents any more.
-func (a apart) replace(sealed, number uint64, data disk.File, size int64) (bool, error) {
-	f := a.f
+// replaceSealed makes the contents file number, which is a copy of a sealed one, the contents of the file, and returns
+// true. It returns false if the file does not have the sealed contents any more.
+func (f *File) replaceSealed(sealed, number uint64, data disk.File, size int64) (bool, error) {
 	f.l.cut.RLock() // the copy may be shorter, so this is a change of the contents
 	defer f.l.cut.RUnlock()
 	f.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -237,9 +238,16 @@ func TestSealWhileFilesAreUsed(t *testing.T) {
 	if n, err := pin.ReadAt(got[:3000], 0); err != nil || !bytes.Equal(got[:n], bytes.Repeat([]byte("b"), 3000)) {
 		t.Errorf("read pinned contents after the seal: got %d bytes, %v", n, err)
 	}
-	if n, err := c.CopyRange(a, 0, 10, 100); err != nil || n != 100 {
-		t.Errorf("copy a range to sealed contents: got %d, %v", n, err)
+	if _, err := c.CopyRange(a, 0, 10, 100); !errors.Is(err, ErrSealed) {
+		t.Errorf("copy a range to sealed contents: got %v, want ErrSealed", err)
 	}
+	w.must(separately(c, math.MaxInt64, func() error {
+		n, err := c.CopyRange(a, 0, 10, 100)
+		if err == nil && n != 100 {
+			t.Errorf("copy a range to contents that were sealed: copied %d bytes, want 100", n)
+		}
+		return err
+	}))
 	copy(w.files["c"].data[10:], w.files["a"].data[:100])
 	w.must(c.Fallocate(unix.FALLOC_FL_KEEP_SIZE, 0, 8192))
 	w.must(w.truncate("a", 0))
@@ -298,7 +306,11 @@ func TestSealWhileFilesAreWritten(t *testing.T) {
 		f := w.file(fmt.Sprint("w", i))
 		go func() {
 			for n := int64(1); ; n++ {
-				if _, err := f.WriteAt(bytes.Repeat([]byte{byte(n)}, 3000), 100); err != nil {
+				err := separately(f, math.MaxInt64, func() error {
+					_, err := f.WriteAt(bytes.Repeat([]byte{byte(n)}, 3000), 100)
+					return err
+				})
+				if err != nil {
 					done <- err
 					return
 				}
@@ -420,10 +432,42 @@ func TestCopyOfSealedContentsIsLogged(t *testing.T) {
 	w.must(w.write("a", 0, []byte("contents")))
 	w.must(w.write("a", 8, []byte(" of a")))
 	w.must(w.seal())
-	w.must(apart{w.file("a"), 1 << 20}.copy())
+	w.must(w.file("a").Separate(1<<20, func(change func() error) error { return change() }))
 	w.kill()
 	w.mustOpen()
 	w.compare()
 	w.mustClose()
 	w.sound()
+}
+
+// Several writes to one file with sealed contents make one copy: on a full disk, there may be space for only one.
+func TestWritesToSealedContentsCopyOnce(t *testing.T) {
+	top := t.TempDir()
+	var copies atomic.Int64
+	fs := disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
+		if op.Name == "CopyFrom" {
+			copies.Add(1)
+			time.Sleep(20 * time.Millisecond) // the other writes begin meanwhile
+		}
+		return nil
+	})
+	w := opened(t, sharing(t, top, Options{FS: fs}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, make([]byte, 8000)))
+	w.must(w.seal())
+	f := w.file("a")
+	done := make(chan error)
+	for i := range 8 {
+		go func() {
+			done <- separately(f, math.MaxInt64, func() error { _, err := f.WriteAt([]byte{byte(i)}, int64(i)*1000); return err })
+		}()
+		w.files["a"].data[i*1000] = byte(i)
+	}
+	for range 8 {
+		w.must(<-done)
+	}
+	w.compare()
+	if got := copies.Load(); got != 1 {
+		t.Errorf("8 writes to sealed contents: made %d copies, want 1", got)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -148,8 +149,9 @@ func (w *world) write(name string, off int64, p []byte) error {
 	m := w.files[name]
 	f := w.l.File(m.node)
 	defer f.Done()
-	n, err := f.WriteAt(p, off)
-	if errors.Is(err, ErrBase) {
+	n, err := 0, error(nil)
+	write := func() error { n, err = f.WriteAt(p, off); return err }
+	if err = separately(f, math.MaxInt64, write); errors.Is(err, ErrBase) {
 		if !m.base {
 			w.t.Fatalf("%s: got ErrBase for a file with contents in the overlay", name)
 		}
@@ -160,7 +162,7 @@ func (w *world) write(name string, off int64, p []byte) error {
 			return err
 		}
 		m.base = false
-		n, err = f.WriteAt(p, off)
+		err = separately(f, math.MaxInt64, write)
 	}
 	if n > 0 {
 		if grow := off + int64(n) - int64(len(m.data)); grow > 0 {
@@ -181,13 +183,14 @@ func (w *world) truncate(name string, size int64) error {
 	}
 	f := w.l.File(m.node)
 	defer f.Done()
-	err := f.Truncate(size)
+	truncate := func() error { return f.Truncate(size) }
+	err := separately(f, size, truncate)
 	if errors.Is(err, ErrBase) {
 		if err := f.CopyUp(bytes.NewReader(baseContents(m.node)), int64(len(m.data))); err != nil {
 			return err
 		}
 		m.base = false
-		err = f.Truncate(size)
+		err = separately(f, size, truncate)
 	}
 	if err != nil {
 		return err
@@ -196,6 +199,19 @@ func (w *world) truncate(name string, size int64) error {
 	m.data = append(m.data[:min(size, int64(len(m.data))):min(size, int64(len(m.data)))],
 		make([]byte, max(0, size-int64(len(m.data))))...)
 	return nil
+}
+
+// separately calls do, which changes the contents of a file, as package worktree does.
+func separately(f *File, most int64, do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, ErrSealed) {
+			return err
+		}
+		if err := f.Separate(most, func(change func() error) error { return change() }); err != nil {
+			return err
+		}
+	}
 }
 
 func (w *world) remove(name string) error {
