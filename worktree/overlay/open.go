@@ -262,7 +262,9 @@ func (s *opening) makeDirectories() error {
 	// without a log, an earlier Open may have failed after it created the directories, before they were synced
 	made := logErr != nil
 	dirs := []string{s.l.dir}
-	if made { // otherwise the log states which directory has the contents files; see findContents
+	// Otherwise the log states which directory has the contents files; see findContents. An overlay with the contents of
+	// another one never has this directory: it would seem to be the former directory of the first share.
+	if made && len(s.l.o.Segments) == 0 {
 		dirs = append(dirs, s.l.contents.layout.Load().own)
 	}
 	for _, dir := range dirs {
