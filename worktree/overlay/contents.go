@@ -116,33 +116,31 @@ func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	return info, err == nil, err
 }
 
-// syncEntry syncs the directories that lead to a contents file, so that the file's name survives a power cut.
+// syncEntry syncs the directories that lead to a contents file, so that the file's name survives a power cut. If a
+// Sealing moves the directories in between, syncEntry syncs them at their new place.
 func (c *contents) syncEntry(number uint64) error {
-	var top string
-	err := c.find(number, func(dir string) error {
-		top = dir
-		return c.fs.SyncDir(directoryIn(dir, number))
-	})
-	if err != nil {
-		return err
-	}
-	if c.isSealed(number) {
-		return c.fs.SyncDir(top)
-	}
-	c.mu.Lock()
-	sure := !c.made[number/perDirectory] && !c.doubts
-	c.mu.Unlock()
-	if sure {
+	return c.find(number, func(dir string) error {
+		if err := c.fs.SyncDir(directoryIn(dir, number)); err != nil {
+			return err
+		}
+		if c.isSealed(number) {
+			return c.fs.SyncDir(dir)
+		}
+		c.mu.Lock()
+		sure := !c.made[number/perDirectory] && !c.doubts
+		c.mu.Unlock()
+		if sure {
+			return nil
+		}
+		if err := c.fs.SyncDir(dir); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		delete(c.made, number/perDirectory)
+		c.doubts = false
+		c.mu.Unlock()
 		return nil
-	}
-	if err := c.fs.SyncDir(top); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	delete(c.made, number/perDirectory)
-	c.doubts = false
-	c.mu.Unlock()
-	return nil
+	})
 }
 
 // doubt records that a killed process may have created subdirectories whose entries are not on disk, because it did not

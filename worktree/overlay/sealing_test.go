@@ -171,3 +171,39 @@ func TestPublishLater(t *testing.T) {
 	}
 	w.compare()
 }
+
+// A Sealing may move the directories of contents files between any two steps of an fsync.
+func TestFsyncWhileFilesAreMoved(t *testing.T) {
+	top := t.TempDir()
+	for moved, at := true, 1; moved; at++ {
+		var w *world
+		n, armed := 0, false
+		moved = false
+		fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+			if !armed || !strings.Contains(op.Path, "contents") { // an operation on the log may hold locks
+				return nil
+			}
+			if n++; n == at {
+				armed, moved = false, true
+				w.must(seal(w.l, shareOf(1)))
+			}
+			return nil
+		})
+		dir := filepath.Join(top, fmt.Sprint(at))
+		w = newWorld(t, filepath.Join(dir, "overlay"), sharing(t, dir, Options{FS: fs}))
+		w.o.pause, w.o.quiet = time.Hour, time.Hour
+		w.mustOpen()
+		w.must(w.create("a"))
+		w.must(w.write("a", 0, []byte("contents")))
+		w.must(w.write("base3", 0, []byte("contents")))
+		for _, name := range []string{"a", "base3"} {
+			armed = !moved
+			if err := w.fsync(name); err != nil {
+				t.Errorf("fsync of %s while files are moved before its operation %d: %v", name, at, err)
+			}
+		}
+		armed = false
+		w.compare()
+		w.mustClose()
+	}
+}
