@@ -25,6 +25,8 @@ type contents struct {
 	// layout states where the contents files are; a Sealing replaces it
 	layout  atomic.Pointer[layout]
 	sealing sync.Mutex // held by a Sealing; taken before all other locks
+	// directories in shares to which files were moved, as is known to be on disk; protected by sealing
+	moved map[string]struct{}
 	// the Sealing whose copy of the state follows the changes; nil if there is none; protected by Layer.mu
 	copying *Sealing
 	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no

@@ -65,7 +65,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 	l := &Layer{
 		dir: dir, o: o, log: o.Log,
 		contents: &contents{
-			fs: o.FS, readOnly: o.ReadOnly, made: map[uint64]bool{},
+			fs: o.FS, readOnly: o.ReadOnly, made: map[uint64]bool{}, moved: map[string]struct{}{},
 			overlay: dir, shares: o.Shares, lost: filepath.Join(dir, "lost+found"),
 		},
 		files:  files{byNode: map[Node]*File{}, idle: list.New(), limit: o.idle},

@@ -204,26 +204,31 @@ func (s *Sealing) Publish() error {
 	return nil
 }
 
-// move moves sealed contents files to their share, unless they are there already. A seal that has failed may have left
-// them in their former directory.
+// move moves sealed contents files to their share, unless this process has moved them already. A seal that has failed
+// may have left them in their former directory, or may have moved them without a sync.
 func (c *contents) move(files sealedFiles) error {
 	moved, former := files.dirs[0], files.dirs[1]
-	if _, err := c.fs.Stat(moved); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if _, ok := c.moved[moved]; ok {
+		return nil
 	}
 	share := filepath.Dir(moved)
-	err := c.fs.Mkdir(share, 0o700) // it was removed if it was empty after the seal that has failed
-	if err == nil {
-		err = c.fs.SyncDir(c.shares)
+	_, err := c.fs.Stat(moved)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = c.fs.Mkdir(share, 0o700) // it was removed if it was empty after the seal that has failed
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			err = c.fs.SyncDir(former)
+		}
+		if err == nil {
+			err = c.fs.Rename(former, moved)
+		}
 	}
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		err = c.fs.SyncDir(former)
+	for _, dir := range []string{share, c.overlay, c.shares} {
+		if err == nil {
+			err = c.fs.SyncDir(dir)
+		}
 	}
 	if err == nil {
-		err = c.fs.Rename(former, moved)
-	}
-	if err == nil {
-		err = errors.Join(c.fs.SyncDir(share), c.fs.SyncDir(c.overlay))
+		c.moved[moved] = struct{}{}
 	}
 	return err
 }

@@ -207,3 +207,40 @@ func TestFsyncWhileFilesAreMoved(t *testing.T) {
 		w.mustClose()
 	}
 }
+
+// If the process fails or dies after the files were moved, and before the directories were synced, the next Publish
+// syncs them.
+func TestPublishSyncsAnEarlierMove(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		top := t.TempDir()
+		share := filepath.Join(top, "shares", shareOf(1))
+		syncs, fail := 0, true
+		w := opened(t, sharing(t, top, Options{FS: disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
+			if op.Name == "SyncDir" && op.Path == share {
+				if fail {
+					return syscall.EIO
+				}
+				syncs++
+			}
+			return nil
+		})}))
+		w.must(w.create("a"))
+		w.must(w.write("a", 0, []byte("contents")))
+		if err := w.seal(); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("seal: got %v, want the injected error", err)
+		}
+		if _, err := os.Stat(pathIn(filepath.Join(share, "contents"), 1)); err != nil {
+			t.Fatalf("contents file that was moved: %v", err)
+		}
+		if fail = false; killed {
+			w.kill()
+			w.mustOpen()
+		}
+		w.must(w.seal())
+		w.must(w.seal())
+		if syncs != 1 {
+			t.Errorf("killed: %v: share with an earlier move was synced %d times by two seals, want once", killed, syncs)
+		}
+		w.compare()
+	}
+}
