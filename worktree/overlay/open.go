@@ -301,6 +301,11 @@ func (s *opening) findContents() error {
 	if err := s.checkList(segments); err != nil {
 		return err
 	}
+	if len(segments) > 0 { // a power cut may have lost the raised version, and kept the record of the segment
+		if err := s.l.wal.Raise(); err != nil {
+			return err
+		}
+	}
 	err := s.l.o.FS.Mkdir(s.l.contents.layout.Load().own, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil

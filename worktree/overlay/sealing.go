@@ -153,7 +153,12 @@ func (s *Sealing) seal() {
 	}
 	// A subdirectory has the numbers of one segment only.
 	bound := max((l.next+perDirectory-1)/perDirectory*perDirectory, low+perDirectory)
-	if s.err = l.wal.Raise(); s.err != nil {
+	// The log is raised only if the record of the segment then fits, because a log that is raised for nothing is useless
+	// for an older program. Others may have used what prepare has reserved.
+	if s.err = l.wal.Reserve(sealRoom); s.err == nil {
+		s.err = l.wal.Raise()
+	}
+	if s.err != nil {
 		return
 	}
 	s.err = l.update(func(tx *Tx) error { tx.seal(Segment{Share: s.id, Bound: bound}); return nil })

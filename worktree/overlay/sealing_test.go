@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -243,4 +244,70 @@ func TestPublishSyncsAnEarlierMove(t *testing.T) {
 		}
 		w.compare()
 	}
+}
+
+// logVersion returns the version in the header of the overlay's log.
+func (w *world) logVersion() uint32 {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(w.dir, "log"))
+	w.must(err)
+	return binary.NativeEndian.Uint32(text[8:])
+}
+
+// A power cut may lose the version of the log that a seal has raised, and keep the record of the seal.
+func TestPowerCutLosesTheVersionOfTheLog(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	path := filepath.Join(w.dir, "log")
+	text, err := os.ReadFile(path)
+	w.must(err)
+	w.must(w.seal())
+	w.kill()
+	log, err := os.OpenFile(path, os.O_WRONLY, 0)
+	w.must(err)
+	_, err = log.WriteAt(text[:4096], 0)
+	w.must(errors.Join(err, log.Close()))
+	if got := w.logVersion(); got != 3 {
+		t.Fatalf("version of the log without a seal: got %d, want 3", got)
+	}
+	w.o.boot = "boot-2"
+	w.mustOpen()
+	w.compare()
+	if got := w.logVersion(); got != 4 || len(w.l.state.Segments) != 1 {
+		t.Errorf("log after the cut: got version %d with the segments %+v, want version 4 with one", got, w.l.state.Segments)
+	}
+}
+
+// A seal for which the log has no space leaves the version of the log as it was.
+func TestSealWithoutSpaceKeepsTheVersionOfTheLog(t *testing.T) {
+	top := t.TempDir()
+	full := false
+	w := opened(t, sharing(t, top, Options{FS: disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
+		if full && op.Name == "Allocate" {
+			return syscall.ENOSPC
+		}
+		return nil
+	})}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	s, err := BeginSeal(w.l, shareOf(1))
+	w.must(err)
+	full = true
+	for err == nil { // use up the space that was reserved
+		err = w.l.tryUpdate(func(tx *Tx) error { tx.SetTarget(w.files["a"].node, strings.Repeat("x", 100)); return nil })
+	}
+	s.Freeze(func(Reader) bool { return true })
+	if err := s.Publish(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("seal on a full disk: got %v, want ENOSPC", err)
+	}
+	full = false
+	s.Close()
+	if got := w.logVersion(); got != 3 || len(w.l.state.Segments) != 0 {
+		t.Errorf("log after the seal has failed: got version %d with the segments %+v", got, w.l.state.Segments)
+	}
+	w.compare()
+	w.must(w.seal())
+	w.compare()
 }
