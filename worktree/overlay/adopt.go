@@ -16,11 +16,15 @@ func (s *opening) useSegments() error {
 	if s.l.o.Shares == "" {
 		return ErrShares
 	}
-	err := writeList(s.l.o.FS, s.l.dir, sharesOf(segments))
-	if err == nil {
-		err = s.l.wal.Raise()
+	if err := writeList(s.l.o.FS, s.l.dir, sharesOf(segments)); err != nil {
+		return err
 	}
-	if err != nil {
+	return s.addSegments(segments)
+}
+
+// addSegments adds segments to a log that names no contents files yet.
+func (s *opening) addSegments(segments []state.Segment) error {
+	if err := s.l.wal.Raise(); err != nil {
 		return err
 	}
 	return s.l.update(func(tx *Tx) error {

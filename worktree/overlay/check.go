@@ -45,7 +45,12 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	o.defaults()
 	var r Report
 	if _, err := o.FS.Stat(filepath.Join(dir, "log")); err != nil {
-		return r, fmt.Errorf("check overlay: %w", err)
+		if lost, _ := lostSegments(dir, o, nil); len(lost) == 0 {
+			return r, fmt.Errorf("check overlay: %w", err)
+		}
+		if !repair {
+			r.add(false, "log is missing")
+		}
 	}
 	if unlock, err := disk.TryLock(filepath.Join(dir, "lock")); errors.Is(err, disk.ErrLocked) {
 		return r, fmt.Errorf("check overlay %s: %w", dir, ErrInUse)
@@ -70,8 +75,9 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	return r, errors.Join(err, l.Close())
 }
 
-// mendLog replaces a damaged log by a new one that has the records before the damage. It copies the damaged log to
-// lost+found before it renames the new log, so that a log exists after a crash at any moment.
+// mendLog replaces a damaged or missing log by a new one that has the records before the damage, and the segments that
+// the log has lost. It copies the old log to lost+found before it renames the new one, so that a log exists after a
+// crash at any moment.
 func mendLog(dir string, o Options, r *Report) error {
 	path := filepath.Join(dir, "log")
 	table := state.New()
@@ -84,17 +90,20 @@ func mendLog(dir string, o Options, r *Report) error {
 	if err != nil {
 		return blame(err)
 	}
-	if err := old.Close(); err != nil || rec.Damage == nil {
+	if err := old.Close(); err != nil {
+		return err
+	}
+	// Without this, the files in shares that the damaged part of the log has named would seem to be missing.
+	lost, err := lostSegments(dir, o, table.Segments)
+	if err != nil && rec.Damage == nil { // the list of shares is replaced by Open
+		return nil
+	}
+	if err != nil || rec.Damage == nil && len(lost) == 0 {
 		return err
 	}
 	fresh := path + ".mended"
 	// Remove a file with this name, which an interrupted repair may have left.
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	// Without this, the files in shares that the damaged part of the log has named would seem to be missing.
-	lost, err := lostSegments(dir, o, table.Segments)
-	if err != nil {
 		return err
 	}
 	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot,
@@ -125,13 +134,22 @@ func mendLog(dir string, o Options, r *Report) error {
 		return err
 	}
 	saved := filepath.Join(dir, "lost+found", fmt.Sprintf("log-damaged-%d", time.Now().Unix()))
-	if err := copyFile(o.FS, path, saved); err != nil {
-		return err
+	if !rec.Fresh {
+		if err := copyFile(o.FS, path, saved); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(o.FS.Rename(fresh, path), o.FS.SyncDir(dir)); err != nil {
 		return err
 	}
-	r.add(true, "%v; the log is kept in %s", rec.Damage, saved)
+	switch {
+	case rec.Fresh:
+		r.add(true, "log is missing; the new one names share %s", strings.Join(sharesOf(lost), ", "))
+	case rec.Damage == nil:
+		r.add(true, "log does not name share %s; the old log is kept in %s", strings.Join(sharesOf(lost), ", "), saved)
+	default:
+		r.add(true, "%v; the log is kept in %s", rec.Damage, saved)
+	}
 	return nil
 }
 

@@ -142,7 +142,7 @@ func (s *opening) open() (Recovery, error) {
 	if err != nil {
 		return s.rec, blame(err)
 	}
-	if found.Fresh && len(s.l.o.Segments) > 0 && !s.l.o.ReadOnly {
+	if found.Records == 0 && len(s.l.o.Segments) > 0 && !s.l.o.ReadOnly {
 		if err := s.useSegments(); err != nil {
 			return s.rec, err
 		}
@@ -259,6 +259,11 @@ func (s *opening) bootMark() uint64 {
 // makeDirectories creates the missing directories, syncs their names, and takes the lock.
 func (s *opening) makeDirectories() error {
 	_, logErr := s.l.o.FS.Stat(filepath.Join(s.l.dir, "log"))
+	if logErr != nil && len(s.l.o.Segments) == 0 {
+		if lost, err := lostSegments(s.l.dir, s.l.o, nil); err != nil || len(lost) > 0 {
+			return errors.Join(logErr, err, ErrDamaged)
+		}
+	}
 	// without a log, an earlier Open may have failed after it created the directories, before they were synced
 	made := logErr != nil
 	dirs := []string{s.l.dir}
@@ -290,6 +295,9 @@ func (s *opening) makeDirectories() error {
 // findContents finds out from the replayed log where the contents files are, and creates the directory for new ones if
 // it is missing.
 func (s *opening) findContents() error {
+	if err := s.findLost(); err != nil {
+		return err
+	}
 	segments := s.l.state.Segments
 	if len(segments) > 0 && s.l.o.Shares == "" {
 		return ErrShares

@@ -86,7 +86,7 @@ func sharesOf(segments []state.Segment) (ids []string) {
 }
 
 // checkList makes the list of shares agree with the log. The list on disk may have more shares than the log if a seal
-// has failed, and fewer only if it was damaged. If all shares of the log are listed, an error of the disk is ignored.
+// has failed, and fewer only if it was damaged. findLost was called before. If all shares of the log are listed, an error of the disk is ignored.
 func (s *opening) checkList(segments []state.Segment) error {
 	want := sharesOf(segments)
 	have, err := listedShares(s.l.o.FS, s.l.dir)
@@ -100,13 +100,40 @@ func (s *opening) checkList(segments []state.Segment) error {
 	return nil
 }
 
-// lostSegments returns segments for the shares that the overlay in the directory dir has listed, and that a damaged log
-// does not name any more although their files were moved, sorted by Bound. The bound of a segment follows from the
-// numbers of the files in the share.
+// findLost finds shares whose files were moved, and that the log does not name although it should (see lostSegments).
+// The log was then lost, or damaged so that the end of it seemed to be unwritten after a power cut. findLost returns
+// ErrDamaged, or adds a problem if the layer is opened for reading, so that the shares stay in the list, and Check can
+// add them to the log. If nothing was ever changed in the overlay, its process died before it had named the shares of
+// Options.Segments: findLost names them.
+func (s *opening) findLost() error {
+	lost, err := lostSegments(s.l.dir, s.l.o, s.l.state.Segments)
+	switch ids := strings.Join(sharesOf(lost), ", "); {
+	case errors.Is(err, ErrDamaged): // checkList replaces the list
+		return nil
+	case err != nil, len(lost) == 0:
+		return err
+	case s.l.o.ReadOnly:
+		s.rec.Problems = append(s.rec.Problems, fmt.Sprintf("log does not name share %s", ids))
+		return nil
+	case s.l.state.Totals().Inodes == 0 && s.l.state.Counter(counterContents) == 0:
+		return s.addSegments(lost)
+	default:
+		return fmt.Errorf("find contents: log does not name share %s: %w", ids, ErrDamaged)
+	}
+}
+
+// lostSegments returns segments for the shares that the overlay in the directory dir has listed, and that a lost or
+// damaged log does not name any more although their files were moved, sorted by Bound. The bound of a segment follows
+// from the numbers of the files in the share. The log has lost a segment only together with all later ones, so a share
+// with lower numbers than the segments in the parameter known was removed from the log on purpose.
 func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Segment, err error) {
 	ids, err := listedShares(o.FS, dir)
 	if err != nil || o.Shares == "" {
 		return nil, err
+	}
+	low := uint64(0)
+	for _, g := range known {
+		low = max(low, g.Bound)
 	}
 	for _, id := range ids {
 		if slices.ContainsFunc(known, func(g state.Segment) bool { return g.Share == id }) {
@@ -119,7 +146,7 @@ func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Se
 		if err != nil {
 			return nil, err
 		}
-		if highest > 0 {
+		if highest > 0 && highest >= low {
 			lost = append(lost, state.Segment{Share: id, Bound: (highest/perDirectory + 1) * perDirectory})
 		}
 	}

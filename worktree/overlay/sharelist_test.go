@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,4 +122,115 @@ func TestMendedLogNamesListedShares(t *testing.T) {
 	w.compare()
 	w.mustClose()
 	w.sound()
+}
+
+// If the log was lost, or the record of a seal is cut off after a power cut, Open does not forget the share, whose files
+// would then be removed. The repair adds the share to the log again.
+func TestShareIsKeptIfTheLogHasLostIt(t *testing.T) {
+	for _, what := range []string{"removed", "cut"} {
+		top := t.TempDir()
+		w := opened(t, sharing(t, top, Options{}))
+		w.must(w.create("a"))
+		w.must(w.write("a", 0, []byte("contents")))
+		path := filepath.Join(w.dir, "log")
+		before, err := os.ReadFile(path)
+		w.must(err)
+		end := w.l.wal.Size()
+		w.must(w.seal())
+		w.kill()
+		if what == "removed" {
+			w.must(os.Remove(path))
+			w.files = map[string]*modelFile{}
+		} else {
+			// The part of the log that the header gives as synced is one sync older than the seal.
+			text, err := os.ReadFile(path)
+			w.must(err)
+			copy(text[:4096], before)
+			clear(text[end:])
+			w.must(os.WriteFile(path, text, 0o600))
+		}
+		w.o.boot = "boot-2"
+		for range 2 {
+			if _, err := w.open(); !errors.Is(err, ErrDamaged) {
+				t.Fatalf("%s log: open: got %v, want ErrDamaged", what, err)
+			}
+			if got := w.listed(); !slices.Equal(got, []string{shareOf(1)}) {
+				t.Fatalf("%s log: list after the open: got %q", what, got)
+			}
+			if r, err := check(w.dir, false, w.o); err != nil || len(r.Findings) == 0 {
+				t.Fatalf("%s log: check: got %+v, %v, want a finding", what, r, err)
+			}
+		}
+		if r, err := check(w.dir, true, w.o); err != nil || len(r.Findings) == 0 || !r.Findings[0].Repaired {
+			t.Fatalf("%s log: repair: got %+v, %v", what, r, err)
+		}
+		if rec := w.mustOpen(); len(rec.Problems) > 0 {
+			t.Errorf("%s log: open after the repair: got the problems %q", what, rec.Problems)
+		}
+		if got := w.l.state.Segments; !slices.Equal(got, []Segment{{Share: shareOf(1), Bound: 1024}}) {
+			t.Errorf("%s log: segments after the repair: got %+v", what, got)
+		}
+		w.compare()
+		w.must(w.create("b"))
+		w.must(w.write("b", 0, []byte("new")))
+		w.compare()
+		w.mustClose()
+		w.sound()
+	}
+}
+
+// The process of a new overlay may be killed after it has listed the shares of another overlay, and before its log names
+// them.
+func TestNewOverlayIsKilledBeforeItsLogNamesShares(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	w.must(w.seal())
+	for _, again := range []bool{false, true} {
+		fork := newWorld(t, filepath.Join(top, fmt.Sprint("fork", again)), w.o)
+		fork.mustOpen()
+		fork.kill()
+		w.must(writeList(disk.OS, fork.dir, []string{shareOf(1)}))
+		if again {
+			fork.o.Segments = w.l.state.Segments
+			log, err := os.OpenFile(filepath.Join(fork.dir, "log"), os.O_WRONLY, 0)
+			w.must(err)
+			_, err = log.WriteAt(make([]byte, 4096), 4096) // the log has no record
+			w.must(errors.Join(err, log.Close()))
+		}
+		for range 3 {
+			fork.mustOpen()
+			if got := fork.l.state.Segments; !slices.Equal(got, w.l.state.Segments) {
+				t.Fatalf("segments of the new overlay: got %+v, want %+v", got, w.l.state.Segments)
+			}
+			fork.must(fork.create(fmt.Sprint("own", fork.serial)))
+			fork.must(fork.write(fmt.Sprint("own", fork.serial), 0, []byte("contents")))
+			fork.serial++
+			fork.kill()
+			fork.o.Segments = nil
+		}
+		fork.mustOpen()
+		fork.mustClose()
+	}
+}
+
+// A share that the log does not name any more, because all of its files were replaced, may still be listed.
+func TestListHasAnEarlierShare(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	w.must(w.seal())
+	w.must(w.write("a", 0, []byte("changed")))
+	w.must(w.seal())
+	w.must(w.write("a", 0, []byte("again")))
+	lost, err := lostSegments(w.dir, w.o, w.l.state.Segments[1:])
+	if err != nil || len(lost) > 0 {
+		t.Errorf("shares that a log with the second one has lost: got %+v, %v", lost, err)
+	}
+	lost, err = lostSegments(w.dir, w.o, w.l.state.Segments[:1])
+	if err != nil || len(lost) != 1 || lost[0].Share != shareOf(2) {
+		t.Errorf("shares that a log with the first one has lost: got %+v, %v", lost, err)
+	}
 }
