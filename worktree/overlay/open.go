@@ -314,6 +314,9 @@ func (s *opening) findContents() error {
 			return err
 		}
 	}
+	if err := s.l.contents.removeStrays(); err != nil { // the files do no harm, and the disk may be full
+		s.l.log.Warn("remove directories of contents that the log does not name", zap.Error(err))
+	}
 	err := s.l.o.FS.Mkdir(s.l.contents.layout.Load().own, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil

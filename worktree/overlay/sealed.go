@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/worktree/overlay/state"
@@ -86,11 +88,38 @@ func (c *contents) find(number uint64, do func(dir string) error) error {
 	}
 }
 
+// removeStrays removes the directories for new contents files that were created for a seal whose record the log does not
+// have: the process died before the moment, or a power cut has lost the record. It moves a directory with files to
+// lost+found.
+func (c *contents) removeStrays() error {
+	entries, err := c.fs.ReadDir(c.overlay)
+	if err != nil {
+		return err
+	}
+	a := c.layout.Load()
+	var errs []error
+	for _, e := range entries {
+		dir := filepath.Join(c.overlay, e.Name())
+		if !strings.HasPrefix(dir, c.ownDir("")) || dir == a.own ||
+			slices.ContainsFunc(a.segments, func(s sealedFiles) bool { return s.dirs[1] == dir }) {
+			continue
+		}
+		err := c.fs.Remove(dir)
+		if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+			if err = c.fs.Mkdir(c.lost, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+				err = c.fs.Rename(dir, filepath.Join(c.lost, e.Name()))
+			}
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // syncDirs syncs the directories that contain the subdirectories of contents files.
 func (c *contents) syncDirs() error {
 	a := c.layout.Load()
 	for _, s := range a.segments {
-		for _, dir := range s.dirs {
+		for _, dir := range s.dirs[:2] { // the third one is the first one
 			if err := c.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

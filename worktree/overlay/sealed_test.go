@@ -471,3 +471,50 @@ func TestWritesToSealedContentsCopyOnce(t *testing.T) {
 		t.Errorf("8 writes to sealed contents: made %d copies, want 1", got)
 	}
 }
+
+// A kill before the moment of a seal, and a power cut that loses its record, leave a directory for new contents files.
+func TestDirectoryOfALostSealIsRemoved(t *testing.T) {
+	top := t.TempDir()
+	w := newWorld(t, filepath.Join(top, "overlay"), sharing(t, top, Options{}))
+	w.o.pause, w.o.quiet = time.Hour, time.Hour
+	w.mustOpen()
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	_, err := BeginSeal(w.l, shareOf(1))
+	w.must(err)
+	w.kill()
+	w.o.TakeOver = true
+	w.mustOpen()
+	w.o.TakeOver = false
+	w.compare()
+	if _, err := os.Stat(filepath.Join(w.dir, "contents-"+shareOf(1))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory of a seal that was killed before its moment: %v", err)
+	}
+	path := filepath.Join(w.dir, "log")
+	before, err := os.ReadFile(path)
+	w.must(err)
+	s, err := BeginSeal(w.l, shareOf(2))
+	w.must(err)
+	s.Freeze(func(Reader) bool { return true }) // files are sealed, and not moved
+	w.must(w.create("b"))
+	w.must(w.write("b", 0, []byte("later")))
+	in, _ := w.l.Inode(w.files["b"].node)
+	w.kill()
+	w.must(os.WriteFile(path, before, 0o600))
+	delete(w.files, "b")
+	w.o.boot = "boot-2"
+	w.mustOpen()
+	w.compare()
+	stray := "contents-" + shareOf(2)
+	if _, err := os.Stat(filepath.Join(w.dir, stray)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory of a seal that was lost in a power cut: %v", err)
+	}
+	if got, err := os.ReadFile(pathIn(filepath.Join(w.dir, "lost+found", stray), in.Content)); string(got) != "later" {
+		t.Errorf("contents that were written after the seal: got %q, %v, want them in lost+found", got, err)
+	}
+	w.must(w.seal())
+	w.must(w.write("a", 0, []byte("changed")))
+	w.compare()
+	w.mustClose()
+	w.sound()
+}
