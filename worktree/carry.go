@@ -59,8 +59,12 @@ func (s *Seal) Take(paths []string, choose func(path string, isDir bool) carry.C
 	paths = slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
 		return isWithin(strings.TrimSuffix(path, "/"), gitFile)
 	})
-	return carry.Take(carry.Moment{Names: s.sealing.Names(), Inodes: s.sealing.Inodes(), Base: s.view.base,
-		Segments: s.sealing.Segments()}, paths, choose), nil
+	files := carry.Take(carry.Moment{Names: s.sealing.Names(), Inodes: s.sealing.Inodes(), Base: s.view.base,
+		Segments: s.sealing.Segments()}, paths, choose)
+	if err := s.sealing.Settle(files.Unsettled); err != nil {
+		return nil, err
+	}
+	return files, nil
 }
 
 // Adopt adds the files that Seal.Take has taken from another Tree to a new one, as carry.Files.Add does. The Tree must

@@ -277,3 +277,49 @@ func forkPowerRun(t *testing.T, seed uint64) (whole bool) {
 	}
 	return whole
 }
+
+// A changed file of the base tree is carried with contents that are on disk: the fork must not have, in place of a file
+// of the base tree, bytes that a power cut has lost.
+func TestPowerCutAfterAChangedFileWasCarried(t *testing.T) {
+	for seed := range uint64(20) {
+		top := t.TempDir()
+		before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(os.Mkdir(before, 0o700))
+		crash, err := disktest.NewCrashFS(before)
+		must(err)
+		defer crash.Close()
+		for _, name := range []string{"parent", "fork", "shares"} {
+			must(crash.Mkdir(filepath.Join(before, name), 0o700))
+		}
+		must(crash.SyncDir(before))
+		w := newFaultTree(t, filepath.Join(before, "parent"), crash)
+		w.options.Shares = filepath.Join(before, "shares")
+		must(w.open())
+		defer w.Close()
+		name := slices.Sorted(maps.Keys(w.files))[0]
+		must(w.write(name, 0, strings.Repeat("changed ", 1000)))
+		c, err := w.take(1, []string{name})
+		must(err)
+		fork := w.forkOf(filepath.Join(before, "fork"), []string{name}, c)
+		must(fork.adopt(c))
+		defer fork.Close()
+		must(crash.Crash(after, seed))
+		cut := *fork
+		cut.dir = filepath.Join(after, "fork")
+		cut.options.FS, cut.options.Segments = disktest.Booted(disk.OS, faultBoot2), nil
+		cut.options.Shares = filepath.Join(after, "shares")
+		cut.options.Overlay, cut.options.Journal = filepath.Join(cut.dir, "overlay"), filepath.Join(cut.dir, "journal")
+		must(cut.open())
+		if got := cut.contents()[name]; got != w.files[name] {
+			t.Errorf("seed %d: carried file %s after the cut: got %d bytes %.20q, want %d", seed, name, len(got), got,
+				len(w.files[name]))
+		}
+		must(cut.Close())
+	}
+}

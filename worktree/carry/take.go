@@ -42,6 +42,9 @@ type Files struct {
 	// Files, Dirs and Bytes are the numbers of files and directories that Add has added, and the size of the contents of
 	// these files.
 	Files, Dirs, Bytes int64
+	// Unsettled are the inodes of the other tree whose contents must be on disk before Add is called, because they are to
+	// replace contents of the base tree (see overlay.Sealing.Settle).
+	Unsettled []overlay.Inode
 
 	whole map[string]bool // see Has
 	nodes []node
@@ -250,6 +253,9 @@ func (t *taking) node(n Node, in overlay.Inode) int {
 	if !isDir(&in) && in.Size == overlay.SizeOfBase {
 		t.known[n] = -1
 		return -1
+	}
+	if overlay.Unsettled(in) {
+		t.c.Unsettled = append(t.c.Unsettled, in)
 	}
 	c := node{in: in}
 	c.in.Node, c.in.Parent, c.in.Nlink, c.in.Flags = 0, 0, 0, 0

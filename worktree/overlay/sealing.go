@@ -238,6 +238,28 @@ func (c *contents) move(files sealedFiles) error {
 	return err
 }
 
+// Settle writes the sealed contents of unsettled inodes to disk, after Publish was called. Another overlay in which they
+// replace contents of its base tree can then trust them.
+func (s *Sealing) Settle(unsettled []Inode) error {
+	c := s.l.contents
+	for _, in := range unsettled {
+		s.l.mu.RLock()
+		err := s.l.faults[in.Node] // after an error, another sync would seem to succeed (see distrust)
+		s.l.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		f, err := c.open(in.Content)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.DataSync(), f.Close(), c.syncEntry(in.Content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Names returns the state at the moment, until Close is called.
 func (s *Sealing) Names() Reader { return s.names }
 
