@@ -62,12 +62,14 @@ func (p *Pin) Size() int64 { return p.size }
 
 // Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before the
 // moment is visible, and no later change is. The function f pins the contents that are to be read as of this moment,
-// and must not block. Freeze returns an upper bound of the time for which other operations had to wait.
+// and must not block. Freeze returns an upper bound of the time for which changes had to wait. Readers continue.
 func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	start := time.Now()
 	l.cut.Lock()
-	l.View(f)
-	l.cut.Unlock()
+	defer l.cut.Unlock()
+	l.mu.Reserve()
+	defer l.mu.Release()
+	f(l.state)
 	return time.Since(start)
 }
 

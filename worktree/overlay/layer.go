@@ -108,7 +108,7 @@ type Layer struct {
 	rotating sync.Mutex // held during a rotation; taken before mu
 	removing sync.Mutex // held while dead contents files are removed; taken after File.mu and before rotating
 
-	mu sync.RWMutex
+	mu stateLock
 	// mu protects the fields below.
 	state  *state.Table
 	tx     Tx       // the only update in progress, reused

@@ -63,15 +63,15 @@
 //
 // # Lock order
 //
-//	contents.sealing -> Layer.cut -> File.mu -> Layer.mu -> inside wal
+//	contents.sealing -> File.separating -> Layer.cut -> File.mu -> Layer.mu -> inside wal
 //	Layer.cut -> Layer.mu
 //	File.mu -> Pin.mu -> pins.mu (a leaf)
 //	Layer.mu -> pins.mu
 //	File.mu -> files.mu, contents.mu (leaves)
 //	Layer.rotating -> Layer.mu
 //
-// Two Files are locked in the order of their node numbers. While a goroutine waits for the disk, it may hold File.mu
-// and Layer.rotating but no other lock, with one exception: the log may have to grow under Layer.mu. Layer.cut is held
-// shared from before contents change until the state has their new size, and exclusively at a moment, while memory is
-// read.
+// Two Files are locked in the order of their node numbers. While a goroutine waits for the disk, it may hold File.mu,
+// File.separating, contents.sealing and Layer.rotating but no other lock, with one exception: the log may have to grow
+// under Layer.mu. Layer.cut is held shared from before contents change until the state has their new size, and
+// exclusively at a moment, while memory is read. Layer.mu is then only reserved (see stateLock).
 package overlay

@@ -126,14 +126,16 @@ func (s *Sealing) follow(batch []byte) {
 
 // Freeze does the same as Layer.Freeze, and seals all contents files at the moment at which it calls f, if f returns
 // true. If they cannot be sealed, Publish returns the error. If f returns false, nothing is sealed, and Freeze may be
-// called again.
+// called again. Readers continue while f runs.
 func (s *Sealing) Freeze(f func(r Reader) bool) (paused time.Duration) {
 	l, start := s.l, time.Now()
 	l.cut.Lock()
 	defer l.cut.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.mu.Reserve()
+	defer l.mu.Release()
 	if f(l.state) {
+		l.mu.Upgrade()
+		defer l.mu.Downgrade()
 		if s.err == nil {
 			s.seal()
 		}

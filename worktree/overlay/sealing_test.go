@@ -311,3 +311,45 @@ func TestSealWithoutSpaceKeepsTheVersionOfTheLog(t *testing.T) {
 	w.must(w.seal())
 	w.compare()
 }
+
+// Reads and lookups do not wait for the function that a freeze calls, also while a change waits for it.
+func TestReadsDuringAFreeze(t *testing.T) {
+	top := t.TempDir()
+	w := opened(t, sharing(t, top, Options{}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	f := w.file("a")
+	changed := make(chan error, 2)
+	reads := func() bool {
+		go func() {
+			changed <- w.l.Update(func(tx *Tx) error { tx.SetEntry(root, "b", f.node); return nil })
+		}()
+		time.Sleep(20 * time.Millisecond) // the change waits for the lock
+		read := make(chan struct{})
+		go func() {
+			w.l.Inode(f.node)
+			w.l.Entry(root, "a")
+			_, _ = f.ReadAt(make([]byte, 8), 0)
+			close(read)
+		}()
+		select {
+		case <-read:
+		case <-time.After(5 * time.Second):
+			t.Error("read waits for the freeze")
+		}
+		if len(changed) > 0 {
+			t.Error("change was made during the freeze")
+		}
+		return true
+	}
+	w.l.Freeze(func(Reader) { reads() })
+	w.must(<-changed)
+	s, err := BeginSeal(w.l, shareOf(1))
+	w.must(err)
+	s.Freeze(func(Reader) bool { return reads() })
+	w.must(<-changed)
+	w.must(s.Publish())
+	s.Close()
+	w.must(w.l.Update(func(tx *Tx) error { tx.Hide(root, "b"); return nil }))
+	w.compare()
+}
