@@ -125,6 +125,14 @@ func (f *File) fresh() uint32 {
 	return state.FlagUnsettled
 }
 
+// isSettledBase reports whether a base node has contents that are known to be on disk. Unsettled contents must not
+// replace them: after power loss the file would have the base tree's contents, which it had before. The caller holds
+// f.mu.
+func (f *File) isSettledBase() bool {
+	in, ok := f.l.Inode(f.node)
+	return ok && !f.node.Own() && in.Flags&state.FlagUnsettled == 0
+}
+
 // adopt stores a contents file in the node's inode, in a separate update.
 func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
@@ -209,7 +217,7 @@ func (f *File) tryNote(written bool) error {
 
 // Truncate sets the size in bytes. A file of the base tree that is truncated to zero receives an empty contents file,
 // and its contents are not read; for any other size of such a file Truncate returns ErrBase. It returns ErrSealed if
-// the contents are sealed and size bytes of them are needed.
+// the contents are sealed, and size bytes of them are needed or the empty contents must be synced first.
 func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -228,7 +236,9 @@ func (f *File) Truncate(size int64) error {
 		return err
 	case f.place == inBase && size > 0:
 		return ErrBase
-	case f.place == inBase, f.place == inContent && size == 0 && f.size.Load() > 0 && f.l.contents.isSealed(f.number):
+	case f.place == inBase:
+		return f.createContents(f.fresh())
+	case f.place == inContent && size == 0 && f.size.Load() > 0 && f.l.contents.isSealed(f.number) && !f.isSettledBase():
 		return f.createContents(f.fresh())
 	case f.place == nowhere && size == 0:
 		return nil

@@ -518,3 +518,36 @@ func TestDirectoryOfALostSealIsRemoved(t *testing.T) {
 	w.mustClose()
 	w.sound()
 }
+
+// A synced file of the base tree that was sealed, and then truncated and written without a sync, does not get the base
+// tree's contents back in a power cut.
+func TestPowerCutAfterATruncationOfSealedContents(t *testing.T) {
+	for seed := range uint64(20) {
+		top := t.TempDir()
+		before, crash := crashed(t, top)
+		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, Shares: filepath.Join(before, "shares")})
+		w.o.pause, w.o.quiet = time.Hour, time.Hour
+		w.must(crash.Mkdir(w.o.Shares, 0o700))
+		w.must(crash.SyncDir(before))
+		w.mustOpen()
+		w.must(w.create("other"))
+		w.must(w.write("base3", 0, bytes.Repeat([]byte("a"), 9000)))
+		w.must(w.fsync("base3"))
+		w.must(w.seal())
+		w.must(w.truncate("base3", 0))
+		w.compare()
+		w.must(w.write("base3", 0, []byte("bbb")))
+		w.must(w.fsync("other"))
+		w.compare()
+		after := filepath.Join(top, "after")
+		w.must(crash.Crash(after, seed))
+		w.kill()
+		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", Shares: filepath.Join(after, "shares")})
+		w.mustOpen()
+		m, ok, err := w.look("base3")
+		if err != nil || !ok || m.base || strings.Trim(string(m.data), "b\x00") != "" && len(m.data) != 9000 {
+			t.Errorf("seed %d: got file %+v, %v, %v", seed, m, ok, err)
+		}
+		w.mustClose()
+	}
+}
