@@ -52,13 +52,14 @@ func TestFreezeDuringACopyOfSealedContents(t *testing.T) {
 	top := t.TempDir()
 	copying, proceed := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
-	w := newFaultTree(t, filepath.Join(top, "tree"), disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
-		if op.Name == "CopyFrom" && armed.CompareAndSwap(true, false) {
-			close(copying)
-			<-proceed
-		}
-		return nil
-	}))
+	w := newFaultTree(t, filepath.Join(top, "tree"),
+		disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
+			if op.Name == "CopyFrom" && armed.CompareAndSwap(true, false) {
+				close(copying)
+				<-proceed
+			}
+			return nil
+		}))
 	ok := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -84,7 +84,8 @@ type Options struct {
 // Dirty reports whether the contents file of an inode may be larger or have a later mtime than the inode records.
 func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
 
-// Unsettled reports whether the contents file of an inode, which replaces contents of the base tree, may not be on disk.
+// Unsettled reports whether the contents file of an inode, which replaces contents of the base tree, may not be on
+// disk.
 func Unsettled(in Inode) bool { return in.Flags&state.FlagUnsettled != 0 }
 
 // Carried reports whether a node was adopted from another overlay (Tx.Adopt), and has not changed since.

@@ -88,8 +88,8 @@ func (c *contents) find(number uint64, do func(dir string) error) error {
 	}
 }
 
-// removeStrays removes the directories for new contents files that were created for a seal whose record the log does not
-// have: the process died before the moment, or a power cut has lost the record. It moves a directory with files to
+// removeStrays removes the directories for new contents files that were created for a seal whose record the log does
+// not have: the process died before the moment, or a power cut has lost the record. It moves a directory with files to
 // lost+found.
 func (c *contents) removeStrays() error {
 	entries, err := c.fs.ReadDir(c.overlay)
@@ -143,8 +143,8 @@ func (f *File) Separate(most int64, note func(change func() error) error) error 
 }
 
 // separate does the work of Separate, and returns ErrSealed if the copy was sealed before the file had it. If the file
-// received other contents during the copy, separate discards the copy and returns nil. The copy is synced before the log
-// names it: the contents may have been synced by an fsync, and must not be lost in a power cut.
+// received other contents during the copy, separate discards the copy and returns nil. The copy is synced before the
+// log names it: the contents may have been synced by an fsync, and must not be lost in a power cut.
 func (f *File) separate(most int64, note func(change func() error) error) error {
 	l := f.l
 	if err := f.rlock(); err != nil {

@@ -240,8 +240,8 @@ func (c *contents) move(files sealedFiles) error {
 	return err
 }
 
-// Settle writes the sealed contents of unsettled inodes to disk, after Publish was called. Another overlay in which they
-// replace contents of its base tree can then trust them.
+// Settle writes the sealed contents of unsettled inodes to disk, after Publish was called. Another overlay in which
+// they replace contents of its base tree can then trust them.
 func (s *Sealing) Settle(unsettled []Inode) error {
 	c := s.l.contents
 	for _, in := range unsettled {

@@ -86,7 +86,8 @@ func sharesOf(segments []state.Segment) (ids []string) {
 }
 
 // checkList makes the list of shares agree with the log. The list on disk may have more shares than the log if a seal
-// has failed, and fewer only if it was damaged. findLost was called before. If all shares of the log are listed, an error of the disk is ignored.
+// has failed, and fewer only if it was damaged. findLost was called before. If all shares of the log are listed, an
+// error of the disk is ignored.
 func (s *opening) checkList(segments []state.Segment) error {
 	want := sharesOf(segments)
 	have, err := listedShares(s.l.o.FS, s.l.dir)

@@ -124,8 +124,8 @@ func TestMendedLogNamesListedShares(t *testing.T) {
 	w.sound()
 }
 
-// If the log was lost, or the record of a seal is cut off after a power cut, Open does not forget the share, whose files
-// would then be removed. The repair adds the share to the log again.
+// If the log was lost, or the record of a seal is cut off after a power cut, Open does not forget the share, whose
+// files would then be removed. The repair adds the share to the log again.
 func TestShareIsKeptIfTheLogHasLostIt(t *testing.T) {
 	for _, what := range []string{"removed", "cut"} {
 		top := t.TempDir()
@@ -179,8 +179,8 @@ func TestShareIsKeptIfTheLogHasLostIt(t *testing.T) {
 	}
 }
 
-// The process of a new overlay may be killed after it has listed the shares of another overlay, and before its log names
-// them.
+// The process of a new overlay may be killed after it has listed the shares of another overlay, and before its log
+// names them.
 func TestNewOverlayIsKilledBeforeItsLogNamesShares(t *testing.T) {
 	top := t.TempDir()
 	w := opened(t, sharing(t, top, Options{}))
