@@ -260,8 +260,12 @@ func (s *opening) bootMark() uint64 {
 func (s *opening) makeDirectories() error {
 	_, logErr := s.l.o.FS.Stat(filepath.Join(s.l.dir, "log"))
 	if logErr != nil && len(s.l.o.Segments) == 0 {
-		if lost, err := lostSegments(s.l.dir, s.l.o, nil); err != nil || len(lost) > 0 {
-			return errors.Join(logErr, err, ErrDamaged)
+		lost, err := lostSegments(s.l.dir, s.l.o, nil)
+		if err != nil {
+			return err
+		}
+		if len(lost) > 0 {
+			return fmt.Errorf("open log, which has named shares: %w: %w", ErrDamaged, logErr)
 		}
 	}
 	// without a log, an earlier Open may have failed after it created the directories, before they were synced

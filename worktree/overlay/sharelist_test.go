@@ -234,3 +234,18 @@ func TestListHasAnEarlierShare(t *testing.T) {
 		t.Errorf("shares that a log with the first one has lost: got %+v, %v", lost, err)
 	}
 }
+
+// An error of the disk while Open looks for lost shares is not damage.
+func TestListOfSharesCannotBeRead(t *testing.T) {
+	top := t.TempDir()
+	w := newWorld(t, filepath.Join(top, "overlay"), sharing(t, top, Options{}))
+	w.o.FS = disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if op.Name == "OpenFile" && filepath.Base(op.Path) == listName {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if _, err := w.open(); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrDamaged) {
+		t.Errorf("open a new overlay while its list cannot be read: got %v, want EIO, and not ErrDamaged", err)
+	}
+}
