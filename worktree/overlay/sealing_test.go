@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -181,7 +182,7 @@ func TestFsyncWhileFilesAreMoved(t *testing.T) {
 		n, armed := 0, false
 		moved = false
 		fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
-			if !armed || !strings.Contains(op.Path, "contents") { // an operation on the log may hold locks
+			if !strings.Contains(op.Path, "contents") || !armed { // an operation on the log may hold locks
 				return nil
 			}
 			if n++; n == at {
@@ -283,9 +284,9 @@ func TestPowerCutLosesTheVersionOfTheLog(t *testing.T) {
 // A seal for which the log has no space leaves the version of the log as it was.
 func TestSealWithoutSpaceKeepsTheVersionOfTheLog(t *testing.T) {
 	top := t.TempDir()
-	full := false
+	var full atomic.Bool // the overlay's own goroutines use the file system, too
 	w := opened(t, sharing(t, top, Options{FS: disktest.Faulty(disktest.Unsynced(disk.OS), func(op disktest.Op) error {
-		if full && op.Name == "Allocate" {
+		if full.Load() && op.Name == "Allocate" {
 			return syscall.ENOSPC
 		}
 		return nil
@@ -294,7 +295,7 @@ func TestSealWithoutSpaceKeepsTheVersionOfTheLog(t *testing.T) {
 	w.must(w.write("a", 0, []byte("contents")))
 	s, err := BeginSeal(w.l, shareOf(1))
 	w.must(err)
-	full = true
+	full.Store(true)
 	for err == nil { // use up the space that was reserved
 		err = w.l.tryUpdate(func(tx *Tx) error { tx.SetTarget(w.files["a"].node, strings.Repeat("x", 100)); return nil })
 	}
@@ -302,7 +303,7 @@ func TestSealWithoutSpaceKeepsTheVersionOfTheLog(t *testing.T) {
 	if err := s.Publish(); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("seal on a full disk: got %v, want ENOSPC", err)
 	}
-	full = false
+	full.Store(false)
 	s.Close()
 	if got := w.logVersion(); got != 3 || len(w.l.state.Segments) != 0 {
 		t.Errorf("log after the seal has failed: got version %d with the segments %+v", got, w.l.state.Segments)

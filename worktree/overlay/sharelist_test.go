@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -63,9 +64,9 @@ func TestListOfShares(t *testing.T) {
 // A takeover succeeds on a full disk, even if the list has a share that is not used.
 func TestListOfSharesOnAFullDisk(t *testing.T) {
 	top := t.TempDir()
-	full := false
+	var full atomic.Bool // the overlay's own goroutines use the file system, too
 	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
-		if full && strings.HasSuffix(op.Path, ".tmp") {
+		if full.Load() && strings.HasSuffix(op.Path, ".tmp") {
 			return syscall.ENOSPC
 		}
 		return nil
@@ -76,13 +77,14 @@ func TestListOfSharesOnAFullDisk(t *testing.T) {
 	w.must(w.seal())
 	w.must(writeList(w.o.FS, w.dir, []string{shareOf(1), shareOf(2)}))
 	w.kill()
-	w.o.TakeOver, full = true, true
+	w.o.TakeOver = true
+	full.Store(true)
 	w.mustOpen()
 	w.compare()
 	if got := w.listed(); len(got) != 2 {
 		t.Errorf("list on a full disk: got %q, want it unchanged", got)
 	}
-	full = false
+	full.Store(false)
 }
 
 // If the record of a seal is lost with a damaged part of the log, the repair finds the moved files by the list.
