@@ -105,14 +105,9 @@ func (m *Mount) closeHome() home.Outcome {
 	if e.Left.Git, err = gitdir.HasWork(ctx, m.home.GitDir()); err != nil {
 		e.Err = errors.Join(e.Err, err)
 	}
-	// Carried files are a reason to keep the session only if it has the last copies.
-	if e.Left.Carried {
-		if e.Left.Carried, err = m.host.Homes.IsLastUser(m.home.Dir); err != nil {
-			e.Err = errors.Join(e.Err, err)
-		}
-	}
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
 	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.sessionSide.agent.Empty() &&
 		(e.Served || !m.home.Created)
+	e.Returns = e.Left.OnlyCarried() && m.returns()
 	return m.home.Close(e)
 }

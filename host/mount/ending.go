@@ -104,10 +104,13 @@ func (e *ending) result() home.Outcome {
 }
 
 // outcomeInTrash returns the outcome of a mount whose predecessor was killed after it had moved the session to the
-// trash. It is zero if the trash does not have the session.
-func outcomeInTrash(homes statedir.Homes, session string) home.Outcome {
+// trash. It is zero if the trash does not have the session. A session with this name that was deleted before since, the
+// start of the mount, is another one.
+func outcomeInTrash(homes statedir.Homes, session string, since time.Time) home.Outcome {
 	all, err := homes.Trash()
-	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == session })
+	i := slices.IndexFunc(all, func(t statedir.Trashed) bool {
+		return t.Session == session && t.At.Unix() >= since.Unix()
+	})
 	if err != nil || i < 0 {
 		return home.Outcome{}
 	}

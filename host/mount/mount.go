@@ -229,7 +229,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote,
 	// nothing is lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
-		m.Listed().Status().Checkpoints == 0
+		m.Listed().Status().Checkpoints == 0 && m.attachment.Tree.Overlay().Stats().Carried == 0
 	m.ending.set(r.Discard || followed, r.Trash && !followed, r.Discard, r.Keep, &m.succession.Handover)
 	if m.sessionSide.agent.SetPatience(r.Timeout); r.Discard {
 		// The session will be deleted on the session remote, so it is not pushed first.

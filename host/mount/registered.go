@@ -39,6 +39,13 @@ func (m *Mount) unregisterUnmounted() {
 	m.host.Registry.Unregister(m)
 }
 
+// returns reports whether the ending mount is restored when the daemon starts next, because it ends only with the daemon
+// or with the machine.
+func (m *Mount) returns() bool {
+	_, ok := m.Registration()
+	return ok && (m.host.Registry.Ending() || isSystemStopping())
+}
+
 // isSystemStopping reports whether systemd is shutting down the system, which unmounts all file systems.
 func isSystemStopping() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {

@@ -134,8 +134,8 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	case m.attachment.Server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		if !m.home.Locked() && m.Session != "" && m.ending.discards() && !m.ending.removes() {
-			m.ending.close(outcomeInTrash(m.host.Homes, m.Session))
+		if !m.home.Locked() && m.Session != "" && !m.ending.removes() {
+			m.ending.close(outcomeInTrash(m.host.Homes, m.Session, m.home.Since()))
 		}
 		return true, nil
 	default:

@@ -273,7 +273,9 @@ type Unsaved struct {
 	Damaged      bool  // whether a part of the overlay cannot be read
 	Removed      bool  // whether removed files are kept for the next checkpoint
 	Checkpoints  bool  // whether the home has a session repository
-	Carried      bool  // whether files that were carried from another session are left here alone (IsLastUser)
+	// Carried is whether the overlay has files that were carried from another session and are unchanged. They may exist
+	// nowhere else: the other session can have removed them since.
+	Carried bool
 }
 
 // Any reports whether the home has any changes that exist nowhere else.
@@ -281,9 +283,19 @@ func (w Unsaved) Any() bool {
 	return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints || w.Carried
 }
 
+// OnlyCarried reports whether the home has carried files and no changes.
+func (w Unsaved) OnlyCarried() bool {
+	carried := w.Carried
+	w.Carried = false
+	return carried && !w.Any()
+}
+
 // String returns the number of changed paths as text, for users.
 func (w Unsaved) String() string {
-	if w.Paths == 1 {
+	switch {
+	case w.OnlyCarried():
+		return "carried files"
+	case w.Paths == 1:
 		return "1 changed path"
 	}
 	return fmt.Sprintf("%d changed paths", w.Paths)
@@ -309,9 +321,7 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	if w.Git, err = gitdir.HasWork(context.Background(), filepath.Join(t.Dir, "git")); err != nil {
 		return r, w, err
 	}
-	if w.Carried, err = t.Homes.IsLastUser(t.Dir); err != nil {
-		return r, w, err
-	}
+	// A record with counts is that of a home with changes of the user, so it does not matter whether it has carried files.
 	if r.Counted || !HasOverlay(t.Dir) {
 		w.Paths, w.Bytes = r.Changed, r.Bytes
 		return r, w, nil
@@ -323,7 +333,7 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	}
 	stats := layer.Stats()
 	w.Paths, w.Bytes, w.Damaged = layer.Changed(), stats.Bytes, len(recovery.Problems) > 0
-	w.Removed, w.Carried = layer.Keeps(), w.Carried && stats.Carried > 0
+	w.Removed, w.Carried = layer.Keeps(), stats.Carried > 0
 	return r, w, layer.Close()
 }
 
@@ -370,7 +380,7 @@ func (t *Home) Tidy() {
 		log.Warn("read session; artifactfs doctor shows the cause", zap.Error(err))
 		t.Release()
 	case w.Any():
-		if !r.Counted && !w.Damaged && !w.Removed {
+		if !r.Counted && !w.Damaged && !w.Removed && !w.OnlyCarried() {
 			r.Counted, r.Changed, r.Bytes = true, w.Paths, w.Bytes
 			if err := r.Save(t.Dir); err != nil {
 				log.Warn("count changes of session", zap.Error(err))

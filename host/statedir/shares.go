@@ -171,6 +171,9 @@ func (h Homes) RemoveShares(dry bool) (unused []Share, err error) {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}
+	// Shares in use are not locked, because a lock on one keeps another process from removing it after its last user.
+	shares, usersErr := h.withoutUsers(shares)
+	err = errors.Join(err, usersErr)
 	var locks []*os.File
 	shares = slices.DeleteFunc(shares, func(s Share) bool {
 		f, lockErr := lockDir(s.Dir, unix.LOCK_EX|unix.LOCK_NB)
@@ -198,6 +201,28 @@ func (h Homes) RemoveShares(dry bool) (unused []Share, err error) {
 	return unused, err
 }
 
+// withoutUsers returns those of the shares that no home uses.
+func (h Homes) withoutUsers(shares []Share) ([]Share, error) {
+	if len(shares) == 0 {
+		return nil, nil
+	}
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, fmt.Errorf("remove shares: %w", err)
+	}
+	defer release()
+	return h.unused(shares)
+}
+
+// unused does the work of withoutUsers. The caller holds mounts.lock.
+func (h Homes) unused(shares []Share) ([]Share, error) {
+	users, err := h.shareUsers()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(shares, func(s Share) bool { return len(users[s.ID]) > 0 }), nil
+}
+
 // putAsideUnused returns those of the shares that no home uses, and renames them, unless dry is true. gone are the new
 // paths. The caller has locked the shares.
 func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, gone []string, err error) {
@@ -206,14 +231,10 @@ func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, gone []
 		return nil, nil, fmt.Errorf("remove shares: %w", err)
 	}
 	defer release()
-	users, err := h.shareUsers()
-	if err != nil {
+	if shares, err = h.unused(shares); err != nil {
 		return nil, nil, err
 	}
 	for _, s := range shares {
-		if len(users[s.ID]) > 0 {
-			continue
-		}
 		to := filepath.Join(SharesDir(h.State), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+s.ID)
 		if !dry {
 			if moveErr := os.Rename(s.Dir, to); moveErr != nil {
@@ -233,15 +254,4 @@ func (h Homes) removeUnusedShares() {
 	if _, err := h.RemoveShares(false); err != nil {
 		h.Log.Warn("remove unused shares", zap.Error(err))
 	}
-}
-
-// IsLastUser reports whether the home at dir uses a share that no other home uses, not even one in the trash, so that
-// the removal of the home would remove the only copies of files.
-func (h Homes) IsLastUser(dir string) (bool, error) {
-	listed, err := overlay.ListedShares(filepath.Join(dir, "overlay"))
-	if err != nil || len(listed) == 0 {
-		return false, err
-	}
-	shares, _, err := h.Shares()
-	return slices.ContainsFunc(shares, func(s Share) bool { return slices.Equal(s.Users, []string{dir}) }), err
 }

@@ -84,18 +84,7 @@ func TestSharesAreRemovedWithTheirLastUser(t *testing.T) {
 	if err != nil || len(shares) != 2 || len(shares[0].Users) != 2 || len(shares[1].Users) != 1 {
 		t.Errorf("shares: got %+v, %v", shares, err)
 	}
-	last := func(home string, want bool) {
-		t.Helper()
-		if is, err := h.IsLastUser(filepath.Join(h.Dir(), home)); is != want || err != nil {
-			t.Errorf("home %s is the last user of a share: got %v, %v, want %v", home, is, err, want)
-		}
-	}
-	last("parent", false)
-	last("fork", true) // of the second share
-	list(t, filepath.Join(h.Dir(), "parent"), one, two)
-	last("fork", false)
 	remove("parent")
-	last("fork", true)
 	if got := left(t, h); got != one+" "+two {
 		t.Errorf("shares after the parent was removed: got %q", got)
 	}
@@ -160,6 +149,43 @@ func TestUnreadableHomeKeepsAllShares(t *testing.T) {
 	}
 	if _, _, err := h.Shares(); err == nil {
 		t.Error("list shares: got no error")
+	}
+	// The other homes can be read and removed as before.
+	statedirtest.Add(t, h, "fork", 1, false)
+	list(t, filepath.Join(h.Dir(), "fork"), id)
+	f, err := h.LockExisting("fork")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.Inspect(); err != nil && strings.Contains(err.Error(), "share") {
+		t.Errorf("inspect the fork: got %v", err)
+	}
+	if err := f.Remove(); err != nil || left(t, h) != id {
+		t.Errorf("remove the fork: got %v, and %q is left", err, left(t, h))
+	}
+}
+
+// Two processes that end the last users of a share at the same time remove it.
+func TestShareOfTwoLastUsers(t *testing.T) {
+	h := statedirtest.New(t)
+	for range 50 {
+		id, release := share(t, h)
+		for _, name := range []string{"one", "two"} {
+			statedirtest.Add(t, h, name, 1, true)
+			list(t, filepath.Join(h.Dir(), name), id)
+		}
+		release()
+		var all sync.WaitGroup
+		for _, name := range []string{"one", "two"} {
+			all.Go(func() {
+				if err := h.Discard(name, false); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if all.Wait(); left(t, h) != "" {
+			t.Fatalf("shares after both users were removed: got %q", left(t, h))
+		}
 	}
 }
 

@@ -171,7 +171,7 @@ func (x addition) run(ctx context.Context, a *cli.App) (dir string, err error) {
 	if err != nil {
 		// The fork has nothing that its parent lacks.
 		_, undo := m.Client.Unmount(context.WithoutCancel(ctx),
-			control.UnmountRequest{Dir: reply.Dir, Discard: true, Trash: true, Timeout: -1})
+			control.UnmountRequest{Dir: reply.Dir, Discard: true, Timeout: -1})
 		return "", x.failed(a, err, undo)
 	}
 	out := added{MountReply: reply, Branch: plan.branch}

@@ -29,6 +29,7 @@ type End struct {
 	Left statedir.Unsaved // changes in the home
 	Err  error            // error because of which some changes are not stored
 
+	Returns bool      // whether the daemon mounts the session again when it starts next
 	Discard bool      // whether to delete the session
 	Remove  bool      // whether to delete the session without moving it to the trash
 	Until   time.Time // time at which a session that is kept expires; zero if it never expires
@@ -36,6 +37,10 @@ type End struct {
 
 // Close keeps the locked home of an ended mount, moves it to the trash, or removes it, and releases the lock. If the
 // mount was never opened, a session that existed before is unchanged.
+//
+// A session that has no changes, but files that were carried from another session, may have the last copies of these
+// files. So it is moved to the trash instead of being removed. If it returns, it is kept, because a new home would not
+// have the files.
 func (h *Home) Close(e End) Outcome {
 	writable := h.of.Session != "" && !e.ReadOnly
 	switch {
@@ -55,7 +60,8 @@ func (h *Home) Close(e End) Outcome {
 	}
 	o := Outcome{Unsaved: e.Left, Err: e.Err, Until: e.Until}
 	h.Record.Made = nil // the mount removes the directories that this field lists
-	h.Record.Counted, h.Record.Changed, h.Record.Bytes = o.Err == nil, e.Left.Paths, e.Left.Bytes
+	h.Record.Counted = o.Err == nil && !e.Left.OnlyCarried()
+	h.Record.Changed, h.Record.Bytes = e.Left.Paths, e.Left.Bytes
 	h.Record.Until = e.Until
 	if err := h.Save(); err != nil { // if the counts cannot be saved, they are computed when a client lists the session
 		h.of.Log.Warn("count a session's changes", zap.String("home", h.Dir), zap.Error(err))
@@ -63,14 +69,14 @@ func (h *Home) Close(e End) Outcome {
 	if o.Err != nil {
 		h.of.Log.Error("store the state of an unmounted session", zap.String("home", h.Dir), zap.Error(o.Err))
 	}
-	if e.Discard && o.Err == nil {
+	if o.Err == nil && (e.Discard || e.Left.OnlyCarried() && !e.Returns) {
 		now := time.Now()
 		// The lock file of a home in the trash must not name a mount.
 		h.Sign("")
 		if o.Err = h.ToTrash(h.of.Session, now); o.Err != nil {
 			return o
 		}
-		h.of.Log.Info("discarded session", zap.String("session", h.of.Session), zap.Int64("changed", e.Left.Paths))
+		h.of.Log.Info("moved session to the trash", zap.String("session", h.of.Session), zap.Int64("changed", e.Left.Paths))
 		return Outcome{Trashed: h.of.Session, Until: now.Add(trash.Keep)}
 	}
 	h.Release()

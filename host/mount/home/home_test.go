@@ -111,3 +111,39 @@ func TestHomeIsKeptAfterAFailure(t *testing.T) {
 		t.Errorf("the home with changes that were not stored is gone: %v", err)
 	}
 }
+
+// A session that has only carried files may have their last copies, whatever other sessions have.
+func TestCarriedFilesAreKept(t *testing.T) {
+	carried := statedir.Unsaved{Carried: true}
+	for _, test := range []struct {
+		what           string
+		e              End
+		trashed, there bool
+	}{
+		{"unmounted", End{}, true, false},
+		{"discarded", End{Discard: true}, true, false},
+		{"daemon stops", End{Returns: true}, false, true},
+		{"discarded while the daemon stops", End{Returns: true, Discard: true}, true, false},
+		{"deleted for good", End{Discard: true, Remove: true}, false, false},
+	} {
+		h := begun(t, t.TempDir())
+		test.e.Opened, test.e.Served, test.e.Left = true, true, carried
+		o := h.Close(test.e)
+		if o.Err != nil || (o.Trashed != "") != test.trashed || test.trashed && (o.Unsaved.Any() || o.Until.IsZero()) {
+			t.Errorf("%s: end: %+v", test.what, o)
+		}
+		all, err := h.of.Homes.Trash()
+		if err != nil || len(all) != map[bool]int{true: 1}[test.trashed] {
+			t.Errorf("%s: the trash has %d sessions: %v", test.what, len(all), err)
+		}
+		// The record has no counts, because they would not show that there are carried files.
+		if r, err := statedir.ReadRecord(h.Dir); (err == nil) != test.there || r.Counted {
+			t.Errorf("%s: record %+v, %v", test.what, r, err)
+		}
+	}
+	h := begun(t, t.TempDir())
+	o := h.Close(End{Opened: true, Served: true, Left: statedir.Unsaved{Carried: true, Paths: 1}})
+	if r, err := statedir.ReadRecord(h.Dir); err != nil || !r.Counted || o.Trashed != "" {
+		t.Errorf("carried files and a change: end: %+v, record %+v, %v", o, r, err)
+	}
+}

@@ -1,0 +1,52 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// An unchanged fork may have the last copies of what it has carried: the parent may have removed the files since. It
+// comes back from the trash, and after a restart of the daemon.
+func TestForkHasLastCopies(t *testing.T) {
+	w, _, m := forkRepo(t)
+	want := m.everythingIn()
+	f := m.fork("safe")
+	w.sh(m.Dir, "rm -r .env node_modules build && echo overwritten >src/a.o")
+	for _, remove := range [][]string{{"unmount"}, {"unmount", "--discard", "--yes"}, {"worktree", "remove", "--force"}} {
+		r := w.afs(append(remove, f.Dir)...)
+		back := restoring(r.stderr)
+		if slices.Contains(w.homes(), "safe") { // its git directory has something that the remote lacks
+			back = "artifactfs mount " + m.Remote + " " + f.Dir + " --session safe"
+		}
+		if r.code != 0 || back == "" {
+			t.Fatalf("%q: got %s, want the command that brings the fork back", remove, r)
+		}
+		f = w.mountAgain(back, f.Dir)
+		f.wantCarried(strings.Join(remove, " "), want)
+	}
+	f.Session = "safe"
+
+	// The daemon ends, as when the machine goes down, and mounts everything again.
+	syscall.Kill(w.daemon(), syscall.SIGTERM)
+	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.startDaemon("--restore")
+	f.await("the fork is mounted again", func(s control.MountStatus) bool { return s.GitReady })
+	f.wantCarried("fork after a restart", want)
+	w.unmount(m)
+	w.killDaemon()
+	w.ok("mount", m.Remote, f.Dir, "--session", "safe")
+	f.wantCarried("fork after a kill", want)
+	w.ok("unmount", "--discard", "--yes", f.Dir)
+	w.ok("session", "undelete", "safe")
+	if got := w.ok("list"); !strings.Contains(got, "safe") {
+		t.Errorf("list after session undelete: got %s", got)
+	}
+	w.ok("unmount", "--session", "safe", "--discard", "--yes")
+	if slices.Contains(w.homes(), "safe") {
+		t.Errorf("homes: got %q", w.homes())
+	}
+}
