@@ -77,6 +77,8 @@ type Options struct {
 	Session string
 	// State is the state with which the new directory starts; nil means the state of a fresh clone.
 	State *State
+	// Settings are further settings of the new directory (IgnoreSettings).
+	Settings []Setting
 	// Branch is the full name of a branch that Create adds at the commit of HEAD, and to which HEAD points instead of the
 	// branch of Ref or State; "": none. A branch of the State with this name is moved.
 	Branch string

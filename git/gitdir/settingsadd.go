@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,31 @@ import (
 
 // Setting is one setting of git: its name as git config --list prints it, and its value.
 type Setting struct{ Name, Value string }
+
+// ignoreKeys are the keys of the section "core" that decide which files git ignores, besides the files with rules.
+var ignoreKeys = []string{"excludesFile", "ignoreCase"}
+
+// IgnoreSettings returns the settings of the git directory at path that decide which files git ignores. A checkpoint
+// does not contain them, because the paths in them are those of one machine.
+func IgnoreSettings(path string) (list []Setting, err error) {
+	text, err := disk.ReadRegular(filepath.Join(path, "config"), disk.SmallFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	c := config.New()
+	if err == nil {
+		err = config.NewDecoder(bytes.NewReader(text)).Decode(c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of %s: %w", path, err)
+	}
+	for _, key := range ignoreKeys {
+		if c.Section("core").HasOption(key) {
+			list = append(list, Setting{"core." + key, c.Section("core").Option(key)})
+		}
+	}
+	return list, nil
+}
 
 // AddSettings adds settings to the configuration of the git directory at path, as repeated calls of git config --add
 // do, but at once. It returns an error if a git command is changing the configuration.

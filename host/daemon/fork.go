@@ -39,6 +39,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
+	to.SessionOptions = h.WithRules(to.SessionOptions)
 	b := mount.StartPoint{Head: r.Head}
 	c := &carrier{d: d, request: r, to: to, parent: h}
 	defer c.release()

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -206,6 +208,13 @@ func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 	b.home.Record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
+	}
+	if b.from != nil && b.session != "" {
+		var err error
+		b.home.Record.Fork.Settings, err = gitdir.IgnoreSettings(filepath.Join(b.from.Home, "git"))
+		if err != nil {
+			return err
+		}
 	}
 	// The status shows the parent session, and the session inherits its transcript and erasures.
 	switch p := b.home.Record.Checkpoint; {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -94,6 +95,9 @@ type Fork struct {
 	// Parent is the session from which the session was forked when that had no checkpoint; "": there is none, or the
 	// checkpoint of the record has it.
 	Parent string `json:"parent,omitempty"`
+	// Settings are the settings of the parent's git directory that a new git directory of the fork gets, so that git
+	// ignores the same files.
+	Settings []gitdir.Setting `json:"settings,omitempty"`
 	// Unfinished is whether files of the parent are being added. The fork was not mounted yet, so it has nothing of its
 	// own, and may have a part of these files. If the process dies, the home is removed.
 	Unfinished bool `json:"unfinished,omitempty"`

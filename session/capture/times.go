@@ -25,7 +25,11 @@ func (s *shot) times(ctx context.Context) *worktree.Times {
 		return nil
 	}
 	for path, l := range s.edit.left.all {
-		if l.Why == session.Excluded {
+		if l.Why != session.Excluded {
+			continue
+		}
+		// If the checkpoint does not have the path, the fork has it only if it was carried, with the same contents.
+		if e, err := c.lookup(ctx, s.shown, strings.TrimSuffix(path, "/")); err != nil || e.Mode != 0 {
 			since = append(since, path)
 		}
 	}

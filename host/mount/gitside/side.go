@@ -213,7 +213,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	}
 	head := s.Mount.Record.Fork.Head
 	return gitdir.Options{
-		Branch: head.Ref(), Detach: head != nil && head.Detach,
+		Branch: head.Ref(), Detach: head != nil && head.Detach, Settings: s.Mount.Record.Fork.Settings,
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(),
 		Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
 		Ref:     snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,

@@ -3,6 +3,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -125,6 +126,21 @@ func (h Home) Complete(r control.MountRequest) control.MountRequest {
 	// A ref is not needed, because the mount starts from a checkpoint.
 	r.Ref = ""
 	return r
+}
+
+// WithRules returns the options o of a fork with the rules of the session that decide what checkpoints contain, except
+// those that o sets. The checkpoints of a fork then leave out what those of its parent leave out, so that they do not
+// contain the files that are carried.
+func (h Home) WithRules(o control.SessionOptions) control.SessionOptions {
+	if o.Include == nil {
+		o.Include = h.Carried.Include
+	}
+	if o.Exclude == nil {
+		o.Exclude = h.Carried.Exclude
+	}
+	o.NoDenyList = o.NoDenyList || h.Carried.NoDenyList
+	o.MaxFileSize = cmp.Or(o.MaxFileSize, h.Carried.MaxFileSize)
+	return o
 }
 
 // Shown returns the checkpoint from which the mount of this home has started.
