@@ -45,6 +45,16 @@ func TestCarriedNamesFewPaths(t *testing.T) {
 	}
 }
 
+// An old daemon must not make a fork without the paths that the request names.
+func TestAnOldDaemonRefusesToCarryPaths(t *testing.T) {
+	if got := (ForkRequest{Carry: []string{".env"}}).needs(); !slices.Equal(got, []string{"carry"}) {
+		t.Errorf("fork with paths to carry: got the needs %q", got)
+	}
+	if got := (ForkRequest{LeaveOut: []string{".env"}}).needs(); len(got) > 0 {
+		t.Errorf("fork without paths: got the needs %q", got)
+	}
+}
+
 // An old daemon must not make a fork without the ignored files if all of them are to be carried.
 func TestAnOldDaemonRefusesToCarryAll(t *testing.T) {
 	for _, ignored := range []Ignored{IgnoredDefault, IgnoredListed, IgnoredNone, IgnoredAll} {

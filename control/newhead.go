@@ -52,6 +52,9 @@ func (r ForkRequest) needs() (fields []string) {
 	if r.Ignored == IgnoredAll {
 		fields = append(fields, "ignored")
 	}
+	if len(r.Carry) > 0 {
+		fields = append(fields, "carry")
+	}
 	for _, field := range r.Mount.needs() {
 		fields = append(fields, "mount."+field)
 	}
