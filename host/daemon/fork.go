@@ -136,7 +136,6 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // c takes the files that are carried in addition to those of the checkpoint.
 func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string, c *carrier) (*origin.Local, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
-	var besides origin.Besides
 	switch {
 	case id == "" && h.Mounted != nil && h.Mounted.Writable:
 		p, report, present, err := c.capture(ctx)
@@ -151,19 +150,9 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string,
 		if of, err := d.HomeOf(h.Session); err == nil {
 			h = of
 		}
-	// The present files are to be carried to a fork of an earlier checkpoint.
-	case c.wants() && c.request.Ignored == control.IgnoredAll && c.refusal() == "":
-		var err error
-		if _, _, besides, err = c.capture(ctx); err != nil {
-			return nil, err
-		}
-	case c.request.Ignored == control.IgnoredAll:
-		besides.Failed = c.refusal()
 	}
 	p, err := h.Find(ctx, id)
-	from := h.Origin(p)
-	from.Besides = besides
-	return from, err
+	return h.Origin(p), err
 }
 
 // show returns the checkpoint r.At of the session r.Session, which r requests to show, and sets the empty fields of r

@@ -39,8 +39,8 @@ func (c *carrier) refusal() string {
 	switch {
 	case c.parent.Mounted == nil || !c.parent.Mounted.Writable:
 		return "the session is not mounted for writing"
-	case c.request.ID != "" && c.request.Ignored != control.IgnoredAll:
-		return "an earlier checkpoint does not have the present ones"
+	case c.request.ID != "":
+		return "the present ones do not belong to an earlier checkpoint"
 	case c.to.Tenant != "" && c.to.Tenant != of.Tenant:
 		return "the session belongs to another tenant"
 	case c.to.UID != of.UID || c.to.GID != of.GID:

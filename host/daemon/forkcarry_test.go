@@ -28,7 +28,7 @@ func TestForksToWhichNothingIsCarried(t *testing.T) {
 		{"earlier checkpoint", func(c *carrier) { c.request.ID = "x" }, "earlier checkpoint"},
 		{"earlier checkpoint with all files", func(c *carrier) {
 			c.request.ID, c.request.Ignored = "x", control.IgnoredAll
-		}, ""},
+		}, "do not belong to an earlier checkpoint"},
 		{"other tenant", func(c *carrier) { c.to.Tenant = "other" }, "another tenant"},
 		{"other user", func(c *carrier) { c.to.UID = 8 }, "user 7 and group 8"},
 		{"other group", func(c *carrier) { c.to.GID = 7 }, "user 7 and group 8"},
