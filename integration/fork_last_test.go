@@ -50,3 +50,21 @@ func TestForkHasLastCopies(t *testing.T) {
 		t.Errorf("homes: got %q", w.homes())
 	}
 }
+
+// A fork that cannot be mounted seals nothing.
+func TestForkAtABadDirectory(t *testing.T) {
+	w, _, m := forkRepo(t)
+	full := w.place("full")
+	w.sh(w.root, "mkdir -p "+full+" && echo >"+full+"/file")
+	for _, dir := range []string{full, m.Dir} {
+		if r := w.afs("session", "fork", "-C", m.Dir, dir, "--session", "bad"); r.code == 0 {
+			t.Errorf("fork at %s: got %s", dir, r)
+		}
+	}
+	if got := w.shares(); len(got) > 0 || slices.Contains(w.homes(), "bad") {
+		t.Errorf("shares after failed forks: got %q and the homes %q", got, w.homes())
+	}
+	if got := m.checkpoints(); len(got) > 0 {
+		t.Errorf("checkpoints after failed forks: got %+v", got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount"
+	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/origin"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -40,6 +41,15 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return control.MountReply{}, err
 	}
 	to.SessionOptions = h.WithRules(to.SessionOptions)
+	// A checkpoint for a fork may seal contents, so it is not made for one that cannot be mounted. If the client has
+	// repeated its request, the fork is mounted there.
+	if m, err := d.awaitEarlier(ctx, to); err != nil {
+		return control.MountReply{}, fault.Explain("mount", to.Dir, err)
+	} else if m == nil && to.Device == nil && to.Through == "" {
+		if err := mountpoint.Check(to.Dir); err != nil {
+			return control.MountReply{}, fault.Explain("mount", to.Dir, err)
+		}
+	}
 	b := mount.StartPoint{Head: r.Head}
 	c := &carrier{d: d, request: r, to: to, parent: h}
 	defer c.release()

@@ -61,6 +61,9 @@ func (c *carrier) capture(ctx context.Context) (session.Checkpoint, capture.Repo
 	agent := c.parent.Mounted.Agent
 	if c.wants() {
 		b.Failed = c.refusal()
+		if err := c.d.host.Homes.CheckShares(c.parent.Dir); err != nil && b.Failed == "" {
+			b.Failed = err.Error()
+		}
 	}
 	if !c.wants() || b.Failed != "" {
 		p, report, err := agent.Capture(ctx, session.Forking, "")

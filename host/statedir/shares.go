@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -70,6 +71,26 @@ func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
 			return "", nil, fmt.Errorf("create share: %w", err)
 		}
 	}
+}
+
+// CheckShares returns an error that wraps unix.EXDEV if the shares are not on the file system of the home at dir, so that
+// the contents of its overlay cannot be moved to a share.
+func (h Homes) CheckShares(dir string) error {
+	shares, err := os.Stat(SharesDir(h.State))
+	if errors.Is(err, fs.ErrNotExist) {
+		shares, err = os.Stat(h.State)
+	}
+	if err != nil {
+		return fmt.Errorf("create share: %w", err)
+	}
+	overlay, err := os.Stat(filepath.Join(dir, "overlay"))
+	if err != nil {
+		return fmt.Errorf("create share: %w", err)
+	}
+	if a, b := shares.Sys().(*syscall.Stat_t), overlay.Sys().(*syscall.Stat_t); a.Dev != b.Dev {
+		return fmt.Errorf("create share: %s is on another file system than %s: %w", SharesDir(h.State), dir, unix.EXDEV)
+	}
+	return nil
 }
 
 // HoldShare prevents other processes from removing a share, until the function release is called. It returns

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -296,5 +297,21 @@ func TestUnfinishedForksAreRemoved(t *testing.T) {
 		if got := left(t, h); (got == "") != unfinished {
 			t.Errorf("shares of a fork, unfinished: %v: got %q", unfinished, got)
 		}
+	}
+}
+
+// Contents cannot be moved to shares on another file system.
+func TestSharesOnAnotherFileSystem(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	home := filepath.Join(h.Dir(), "work")
+	if err := h.CheckShares(home); err != nil {
+		t.Errorf("shares that do not exist: got %v", err)
+	}
+	if err := os.Symlink("/proc", statedir.SharesDir(h.State)); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.CheckShares(home); !errors.Is(err, syscall.EXDEV) {
+		t.Errorf("shares on another file system: got %v", err)
 	}
 }
