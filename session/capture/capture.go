@@ -292,6 +292,16 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
 		c.carrying = nil
 	}()
 	p, report, err := c.checkpoint(ctx, reason, message)
+	// The checkpoint has left out paths to carry that the previous one did not. Their contents must be sealed at the
+	// moment of the checkpoint, so it is made once more. Usually it is the same one.
+	if k := c.carrying; err == nil && k != nil && k.lacks {
+		k.must = true
+		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
+		c.tracking = c.mem.Index.tracking()
+		made := report.Made
+		p, report, err = c.checkpoint(ctx, reason, message)
+		report.Made = report.Made || made
+	}
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
 		// The failed checkpoint may have updated a part of mem. Reset mem, so that the next checkpoint reads everything that

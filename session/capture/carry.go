@@ -19,7 +19,8 @@ const IncludeName = ".worktreeinclude"
 
 // Carrying selects the paths that are carried to a fork, among those that a checkpoint leaves out.
 type Carrying struct {
-	// Begin begins a seal of the contents of the Tree. It is called before each freeze that a checkpoint is made of.
+	// Begin begins a seal of the contents of the Tree. It is called before each freeze that a checkpoint is made of, if
+	// there may be something to carry.
 	Begin func() (*worktree.Seal, error)
 	// All carries all paths, even if the file IncludeName exists or Include is not empty. Otherwise only the paths that
 	// these name are carried, if there are any such names.
@@ -35,19 +36,44 @@ type carrying struct {
 	Carrying
 	seal *worktree.Seal // seal of the latest freeze; nil if it could not be begun
 	err  error          // why it could not be begun
+	// lacks is whether there is something to take, but the latest freeze had no seal. must is whether the next freezes
+	// have one in any case.
+	lacks, must bool
 }
 
-// begin begins a seal for the next freeze. It ends that of an earlier freeze, which was in vain. It returns nil if
-// nothing is carried.
-func (k *carrying) begin() *worktree.Seal {
+// begin begins a seal for the next freeze of the Capturer c. It ends that of an earlier freeze, which was in vain. It
+// returns nil if nothing is carried, and also if nothing of what the previous checkpoint has left out is to be carried,
+// because a seal costs disk space as long as the session exists. fold states that paths are compared regardless of case.
+func (k *carrying) begin(ctx context.Context, c *Capturer, fold bool) *worktree.Seal {
 	if k == nil {
 		return nil
 	}
 	k.close()
+	k.err = nil
+	if !k.must {
+		choose, err := k.chooser(ctx, c, fold)
+		if k.err = err; err != nil || !takesOf(c.left, choose) {
+			return nil
+		}
+	}
 	if k.seal, k.err = k.Begin(); k.err != nil {
 		k.seal = nil
 	}
 	return k.seal
+}
+
+// takesOf reports whether choose takes one of the left-out paths.
+func takesOf(left *leftSet, choose func(path string, isDir bool) carry.Choice) bool {
+	for path, l := range left.all {
+		path, isDir := strings.CutSuffix(path, "/")
+		if l.Why == session.Linked {
+			continue
+		}
+		if choice := choose(path, isDir); choice != carry.Leave && (choice != carry.Enter || isDir) {
+			return true
+		}
+	}
+	return false
 }
 
 // close ends the seal.
@@ -85,7 +111,12 @@ func (k *carrying) take(ctx context.Context, s *shot) (*Taken, error) {
 		}
 	}
 	slices.Sort(paths)
-	files, err := k.seal.Take(paths, choose)
+	files := &carry.Files{}
+	if k.seal != nil {
+		files, err = k.seal.Take(paths, choose)
+	} else {
+		k.lacks = takesOf(s.edit.left, choose)
+	}
 	if err != nil {
 		return nil, err
 	}

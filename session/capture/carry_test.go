@@ -234,6 +234,38 @@ func TestCarriedChoice(t *testing.T) {
 	}
 }
 
+// Nothing is sealed if there is nothing to carry.
+func TestNoSealWithoutFilesToCarry(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\nbuild/\n"), "a": text("a")})
+	w.write("a", "changed")
+	for _, step := range []struct {
+		what string
+		k    capture.Carrying
+		make func()
+		want int // number of seals
+	}{
+		{"no ignored files", capture.Carrying{}, func() {}, 0},
+		{"no listed files", capture.Carrying{Listed: true}, func() { w.write("x.o", "x") }, 0},
+		{"other listed files", capture.Carrying{Include: []string{"build/"}}, func() {}, 0},
+		{"excluded files", capture.Carrying{Exclude: []string{"*.o"}}, func() {}, 0},
+		{"ignored files", capture.Carrying{}, func() {}, 1},
+		{"new ignored files", capture.Carrying{Include: []string{"build/"}}, func() { w.write("build/y", "y") }, 1},
+		{"files that were removed", capture.Carrying{Exclude: []string{"x.o"}}, func() { w.remove("build") }, 1},
+		{"no ignored files any more", capture.Carrying{Exclude: []string{"x.o"}}, func() {}, 0},
+	} {
+		step.make()
+		before := w.sealed
+		p, report := w.carry(step.k)
+		if report.NotCarried != nil || report.Carried == nil || w.sealed-before != step.want {
+			t.Fatalf("%s: got %d seals, want %d, and %+v", step.what, w.sealed-before, step.want, report)
+		}
+		_, built := w.filesOf(w.fork(p, report.Carried.Files))["build/y"]
+		if built != (step.what == "new ignored files") {
+			t.Errorf("%s: build/y in the fork: %v", step.what, built)
+		}
+	}
+}
+
 // If the contents cannot be sealed, the checkpoint is made nevertheless.
 func TestCheckpointWithoutASeal(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a": text("a")})

@@ -275,7 +275,7 @@ func (c *Capturer) freezeView(ctx context.Context, again bool) (*view, error) {
 			continue
 		}
 		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), Enter: c.roots.has,
-			MaxPinned: c.pinned, Seal: c.carrying.begin()})
+			MaxPinned: c.pinned, Seal: c.carrying.begin(ctx, c, rules.fold)})
 		if err != nil {
 			return nil, err
 		}
