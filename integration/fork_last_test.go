@@ -1,12 +1,14 @@
 package integration
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
 // An unchanged fork may have the last copies of what it has carried: the parent may have removed the files since. It
@@ -67,4 +69,18 @@ func TestForkAtABadDirectory(t *testing.T) {
 	if got := m.checkpoints(); len(got) > 0 {
 		t.Errorf("checkpoints after failed forks: got %+v", got)
 	}
+}
+
+// A fork of a session without ignored files changes nothing in the overlay of its parent: an older program can still
+// mount it.
+func TestForkWithoutIgnoredFilesSealsNothing(t *testing.T) {
+	w, _ := newTravelled(t)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")
+	w.sh(m.Dir, "mkdir src && echo new >src/new")
+	f := m.fork("fork")
+	w.wantFile(f.path("src/new"), "new\n")
+	if list := filepath.Join(w.state, "mounts", "work", "overlay", "shares"); len(w.shares()) > 0 || exists(list) {
+		t.Errorf("shares: got %q, and the list exists: %v", w.shares(), exists(list))
+	}
+	w.ok("unmount", "--discard", "--yes", f.Dir)
 }
