@@ -108,6 +108,6 @@ func (m *Mount) closeHome() home.Outcome {
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
 	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.sessionSide.agent.Empty() &&
 		(e.Served || !m.home.Created)
-	e.Returns = e.Left.OnlyCarried() && m.returns()
+	e.Returns = e.Left.OnlyCarried() && returns(m)
 	return m.home.Close(e)
 }

@@ -39,9 +39,9 @@ func (m *Mount) unregisterUnmounted() {
 	m.host.Registry.Unregister(m)
 }
 
-// returns reports whether the ending mount is restored when the daemon starts next, because it ends only with the daemon
-// or with the machine.
-func (m *Mount) returns() bool {
+// returns reports whether the ending mount m is restored when the daemon starts next, because it ends only with the
+// daemon or with the machine.
+func returns(m *Mount) bool {
 	_, ok := m.Registration()
 	return ok && (m.host.Registry.Ending() || isSystemStopping())
 }

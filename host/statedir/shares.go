@@ -73,8 +73,8 @@ func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
 	}
 }
 
-// CheckShares returns an error that wraps unix.EXDEV if the shares are not on the file system of the home at dir, so that
-// the contents of its overlay cannot be moved to a share.
+// CheckShares returns an error that wraps unix.EXDEV if the shares are not on the file system of the home at dir, so
+// that the contents of its overlay cannot be moved to a share.
 func (h Homes) CheckShares(dir string) error {
 	shares, err := os.Stat(SharesDir(h.State))
 	if errors.Is(err, fs.ErrNotExist) {

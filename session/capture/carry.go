@@ -43,7 +43,8 @@ type carrying struct {
 
 // begin begins a seal for the next freeze of the Capturer c. It ends that of an earlier freeze, which was in vain. It
 // returns nil if nothing is carried, and also if nothing of what the previous checkpoint has left out is to be carried,
-// because a seal costs disk space as long as the session exists. fold states that paths are compared regardless of case.
+// because a seal costs disk space as long as the session exists. fold states that paths are compared regardless of
+// case.
 func (k *carrying) begin(ctx context.Context, c *Capturer, fold bool) *worktree.Seal {
 	if k == nil {
 		return nil
