@@ -46,7 +46,8 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 	if m, err := d.awaitEarlier(ctx, to); err != nil {
 		return control.MountReply{}, fault.Explain("mount", to.Dir, err)
 	} else if m == nil && to.Device == nil && to.Through == "" {
-		if err := mountpoint.Check(to.Dir); err != nil {
+		// A mount that this process has not taken over yet may be the fork of the repeated request.
+		if err := mountpoint.Check(to.Dir); err != nil && !errors.Is(err, mountpoint.ErrAlreadyMounted) {
 			return control.MountReply{}, fault.Explain("mount", to.Dir, err)
 		}
 	}
