@@ -51,8 +51,9 @@ func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 //	kept       fields of a Kept in the order of the struct, with a uvarint of flags instead of the booleans
 //	unkept     first ID, last ID
 //	sealed     ID of a share, bound
+//	unsealed   ID of a share
 //
-// A log may contain sealed only if wal.Log.Raise was called for it.
+// A log may contain sealed and unsealed only if wal.Log.Raise was called for it.
 //
 // A new code must be added at the end, and the format version of package wal must be raised with it, because an older
 // program refuses a batch that contains an unknown code.
@@ -77,6 +78,7 @@ const (
 	putPreserved
 	putReleased
 	putSealed
+	putUnsealed
 )
 
 // Bits for the fields in a putInode, in the order in which the fields are encoded.

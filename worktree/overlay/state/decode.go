@@ -91,6 +91,9 @@ func (d *decoder) next(p *put) bool {
 	case putSealed:
 		p.name, p.number = d.text(shareLength), d.uint(1<<64-1)
 		d.bad = d.bad || p.number == 0 || !ValidShare(p.name)
+	case putUnsealed:
+		p.name = d.text(shareLength)
+		d.bad = d.bad || !ValidShare(p.name)
 	default:
 		d.bad = true
 	}

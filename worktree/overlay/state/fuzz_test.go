@@ -39,6 +39,7 @@ func FuzzApply(f *testing.F) {
 	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE9", 2048})
 	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE8", 1024})
 	b.Seal(Segment{"01M80Q4Z9W7XA3V6MEZKGN8CE7", 1024})
+	b.Unseal("01M80Q4Z9W7XA3V6MEZKGN8CE8")
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, again := NewSeeded(Seed{1}), NewSeeded(Seed{1})

@@ -40,3 +40,12 @@ func (b *Batch) Seal(g Segment) {
 		b.fail("invalid segment %+v", g)
 	}
 }
+
+// Unseal removes the segment with the given share. Its numbers then belong to the next segment.
+func (b *Batch) Unseal(share string) {
+	b.begin(putUnsealed)
+	b.string(share)
+	if !ValidShare(share) {
+		b.fail("invalid share %q", share)
+	}
+}

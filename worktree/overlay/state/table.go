@@ -119,6 +119,8 @@ func (t *Table) apply(p *put) {
 		t.kept.remove(p.number, p.last)
 	case putSealed:
 		t.Segments = withSegment(t.Segments, Segment{strings.Clone(p.name), p.number})
+	case putUnsealed:
+		t.Segments = slices.DeleteFunc(t.Segments, func(g Segment) bool { return g.Share == p.name })
 	}
 }
 
