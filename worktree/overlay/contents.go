@@ -27,6 +27,8 @@ type contents struct {
 	sealing sync.Mutex // held by a Sealing; taken before all other locks
 	// directories in shares to which files were moved, as is known to be on disk; protected by sealing
 	moved map[string]struct{}
+	// sealed files in use after the last complete Reclaim; protected by sealing
+	reclaimed sealedUse
 	// the Sealing whose copy of the state follows the changes; nil if there is none; protected by Layer.mu
 	copying *Sealing
 	// spare closes files that are not in use, and reports whether it has closed any. It is called when the process has no

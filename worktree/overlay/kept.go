@@ -217,6 +217,17 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	}
 	// set the time even if the copy fails, so that on a full disk not every write tries to copy the file
 	f.copied.Store(l.clock())
+	for {
+		if err := f.keepCopy(size, keep); !errors.Is(err, ErrSealed) {
+			return err
+		}
+	}
+}
+
+// keepCopy does the work of KeepCopy, and returns ErrSealed if the copy was sealed before the log names it: Reclaim may
+// then have removed the copy. The caller holds f.mu exclusively.
+func (f *File) keepCopy(size int64, keep func(tx *Tx, number uint64, size int64) bool) error {
+	l := f.l
 	// without room, because on a full disk pinned contents would be given up to make space
 	number, to, err := l.create(false)
 	if err != nil {
@@ -230,6 +241,9 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	wanted := false
 	if err == nil {
 		err = l.tryUpdate(func(tx *Tx) error {
+			if l.contents.isSealed(number) {
+				return ErrSealed
+			}
 			if wanted = keep(tx, number, size); wanted {
 				tx.dead = append(tx.dead, number)
 			}

@@ -66,7 +66,8 @@ func TestRemovalWaitsForTheLog(t *testing.T) {
 	}
 }
 
-// powerRun cuts the power after random operations, among which are seals if the parameter seals is true.
+// powerRun cuts the power after random operations, among which are seals and calls of Reclaim if the parameter seals is
+// true.
 func powerRun(t *testing.T, seed uint64, seals bool) {
 	top := t.TempDir()
 	before := filepath.Join(top, "before")
@@ -119,6 +120,12 @@ func powerRun(t *testing.T, seed uint64, seals bool) {
 			w.must(w.l.janitor.tidy(true))
 			for _, m := range w.files {
 				trusted[m.node] = !m.base
+			}
+		case 3, 4, 5:
+			if seals {
+				_, err := Reclaim(alone, w.l)
+				w.must(err)
+				w.sealed = nil
 			}
 		}
 	}

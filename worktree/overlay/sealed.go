@@ -156,8 +156,11 @@ func (f *File) separate(most int64, note func(change func() error) error) error 
 		return nil
 	}
 	from, err := l.contents.open(sealed)
-	if err != nil {
+	if err != nil && f.uses(sealed) {
 		return err
+	}
+	if err != nil { // the file has other contents already, so that Reclaim could remove the sealed ones
+		return nil
 	}
 	defer from.Close()
 	number, data, err := l.create(true)
@@ -176,6 +179,9 @@ func (f *File) separate(most int64, note func(change func() error) error) error 
 	}
 	if err == nil {
 		err = l.contents.syncEntry(number)
+		if errors.Is(err, fs.ErrNotExist) && l.contents.isSealed(number) { // Reclaim has removed the copy
+			err = ErrSealed
+		}
 	}
 	won := false
 	if err == nil {
@@ -186,6 +192,13 @@ func (f *File) separate(most int64, note func(change func() error) error) error 
 		l.discard(number)
 	}
 	return err
+}
+
+// uses reports whether the file has this contents file.
+func (f *File) uses(number uint64) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.place == inContent && f.number == number
 }
 
 // replaceSealed makes the contents file number, which is a copy of a sealed one, the contents of the file, and returns
