@@ -192,6 +192,10 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	for _, s := range freed.Shares {
 		fmt.Fprintf(a.Stdout, "%s the shared contents %s, %s\n", verb[1], s.ID, cli.BytesOf(s.Bytes))
 	}
+	if freed.SharedFiles > 0 {
+		fmt.Fprintf(a.Stdout, "%s %s of shared contents, %s\n", verb[1], cli.Plural(freed.SharedFiles, "unused file"),
+			cli.BytesOf(freed.SharedBytes))
+	}
 	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"),
 		cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))
 	for _, note := range freed.Notes {

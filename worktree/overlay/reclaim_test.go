@@ -636,9 +636,13 @@ func forkWhileBusy(t *testing.T, w *world, u users, mu *sync.Mutex, dirs *[]stri
 // The power is cut during the removal of unused contents: after any number of its disk operations, and with any part of
 // what was not synced lost. Files that were fsynced have their contents.
 func TestPowerCutDuringReclaim(t *testing.T) {
+	seeds := uint64(30)
+	if testing.Short() {
+		seeds = 5
+	}
 	for at := 1; ; at++ {
 		done := false
-		for seed := range uint64(4) {
+		for seed := range seeds {
 			top := t.TempDir()
 			before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
 			if err := os.Mkdir(before, 0o700); err != nil {

@@ -242,6 +242,10 @@ type Freed struct {
 	Removed []Remote `json:"removed"`
 	// Shares are the removed shares, which no home used any more.
 	Shares []Share `json:"shares"`
+	// SharedFiles is the number of files that were removed from other shares, because no session uses them any more, and
+	// SharedBytes is their disk space.
+	SharedFiles int64 `json:"shared_files"`
+	SharedBytes int64 `json:"shared_bytes"`
 	// Notes are the reasons why contents, stores or shares were not removed, for the user.
 	Notes []string `json:"notes,omitempty"`
 	// DryRun states that nothing was removed, as Goal.DryRun requested.
@@ -249,8 +253,9 @@ type Freed struct {
 }
 
 // Collect removes contents from the cache, the least recently used first, until the quota is met, and removes stores
-// and shares that no mount and no session needs. If a session cannot be read, it removes no store and no share, and
-// adds a note with the reason.
+// and shares that no mount and no session needs, and files of other shares that only a session without a mount uses and
+// that it does not need. If a session cannot be read, it removes no store and nothing of a share, and adds a note with
+// the reason.
 func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 	freed := Freed{Removed: []Remote{}, Shares: []Share{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)
@@ -291,7 +296,10 @@ func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 			os.RemoveAll(dir)
 		}
 	}
-	if err := freed.collectShares(state); err != nil {
+	if err = freed.collectShares(state); err == nil {
+		err = freed.reclaim(state)
+	}
+	if err != nil {
 		freed.Notes = append(freed.Notes, err.Error())
 	}
 	before := blobs.Usage()
@@ -328,6 +336,19 @@ func (f *Freed) collectShares(state string) error {
 			share = Share{ID: s.ID, Users: []string{}}
 		}
 		f.Shares = append(f.Shares, share)
+	}
+	return err
+}
+
+// reclaim removes the files of shares that only one session uses, which is not mounted, and that it does not need. It
+// adds them to f. Mounted sessions do that themselves.
+func (f *Freed) reclaim(state string) error {
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	ids, _, err := h.IDs()
+	for _, id := range ids {
+		r, e := h.ReclaimShares(id, f.DryRun)
+		f.SharedFiles, f.SharedBytes = f.SharedFiles+r.Files, f.SharedBytes+r.Bytes
+		err = errors.Join(err, e)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
 func TestNeededStores(t *testing.T) {
@@ -125,5 +126,111 @@ func TestShares(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(statedir.SharesDir(h.State), ids[0])); err != nil {
 		t.Errorf("share in use: %v", err)
+	}
+}
+
+// A session that is not mounted loses the shared contents that it has replaced, unless another session uses them.
+func TestUnusedSharedFiles(t *testing.T) {
+	h := statedirtest.New(t)
+	for _, id := range []string{"work", "fork"} {
+		statedirtest.Add(t, h, id, 1, true)
+	}
+	id, release, err := h.NewShare(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(h.Dir(), "work", "overlay")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	o := overlay.Options{Shares: statedir.SharesDir(h.State)}
+	l, _, err := overlay.Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, 10_000)
+	write := func(n overlay.Node) {
+		f := l.File(n)
+		defer f.Done()
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(text, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var nodes []overlay.Node
+	for _, name := range []string{"a", "b"} {
+		err := l.Update(func(tx *overlay.Tx) error {
+			n, err := tx.NewNode()
+			nodes = append(nodes, n)
+			tx.PutInode(overlay.Inode{Node: n, Mode: 0o100644, Nlink: 1, Parent: 1})
+			tx.SetEntry(1, name, n)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Remember(nodes[len(nodes)-1])
+		write(nodes[len(nodes)-1])
+	}
+	s, err := overlay.BeginSeal(l, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Freeze(func(overlay.Reader) bool { return true })
+	if err := s.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	release()
+	write(nodes[0])
+	collect := func(what string, dry bool, files int64) {
+		t.Helper()
+		freed, err := Collect(t.Context(), h.State, Goal{Quota: 1 << 30, DryRun: dry})
+		if err != nil || freed.SharedFiles != files || (freed.SharedBytes >= 10_000) != (files > 0) || len(freed.Notes) > 0 {
+			t.Errorf("%s: got %+v, %v, want %d files", what, freed, err, files)
+		}
+	}
+	collect("overlay in use", false, 0)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(h.Dir(), "fork", "overlay", "shares")
+	if err := os.WriteFile(list, []byte("share "+id+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	collect("another user", false, 0)
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	hold, err := h.HoldShare(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect("fork under way", false, 0)
+	hold()
+	home, err := h.LockExisting("work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect("home in use", false, 0)
+	home.Unlock()
+	collect("dry run", true, 1)
+	collect("one user", false, 1)
+	collect("again", false, 0)
+	if l, _, err = overlay.Open(dir, o); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		f := l.File(n)
+		got := make([]byte, len(text)+1)
+		if k, err := f.ReadAt(got, 0); err != nil || k != len(text) {
+			t.Errorf("contents of file %d: got %d bytes, %v", n, k, err)
+		}
+		f.Done()
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

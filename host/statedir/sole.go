@@ -1,0 +1,80 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/worktree/overlay"
+)
+
+// Sole returns a function that finds the shares that only the home at dir uses, for overlay.Reclaim. A home in the
+// trash is a user, too. A share is skipped if another process is about to add it to the list of a home.
+func (h Homes) Sole(dir string) overlay.Sole {
+	return func(ids []string) (sole []string, release func(), err error) {
+		var locks []*os.File
+		release = func() {
+			for _, f := range locks {
+				disk.Unlock(f)
+			}
+		}
+		var locked []string
+		for _, id := range ids {
+			f, err := lockDir(filepath.Join(SharesDir(h.State), id), unix.LOCK_EX|unix.LOCK_NB)
+			switch {
+			case err == nil:
+				locks, locked = append(locks, f), append(locked, id)
+			case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist):
+				release()
+				return nil, nil, fmt.Errorf("lock share %s: %w", id, err)
+			}
+		}
+		if len(locked) == 0 {
+			return nil, release, nil
+		}
+		users, err := h.lockedUsers()
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+		for _, id := range locked {
+			if slices.Equal(users[id], []string{dir}) {
+				sole = append(sole, id)
+			}
+		}
+		return sole, release, nil
+	}
+}
+
+// lockedUsers returns the users of all shares, as shareUsers does.
+func (h Homes) lockedUsers() (map[string][]string, error) {
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, fmt.Errorf("list the users of shares: %w", err)
+	}
+	defer release()
+	return h.shareUsers()
+}
+
+// ReclaimShares removes the sealed contents files that the home called id uses alone and does not need, if the home is
+// not mounted, and returns what it has removed. If dry is true, it only returns what it would remove.
+func (h Homes) ReclaimShares(id string, dry bool) (overlay.Reclaimed, error) {
+	dir := filepath.Join(h.Dir(), id, "overlay")
+	if listed, err := overlay.ListedShares(dir); err != nil || len(listed) == 0 {
+		return overlay.Reclaimed{}, err
+	}
+	t, err := h.LockExisting(id)
+	if errors.Is(err, disk.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		return overlay.Reclaimed{}, nil
+	}
+	if err != nil {
+		return overlay.Reclaimed{}, err
+	}
+	return overlay.ReclaimClosed(dir, overlay.Options{Shares: SharesDir(h.State)}, h.Sole(t.Dir), t.Unlock, dry)
+}
