@@ -67,6 +67,19 @@ func (s *Seal) Take(paths []string, choose func(path string, isDir bool) carry.C
 	return files, nil
 }
 
+// Reclaim removes sealed contents that nobody uses any more, as overlay.Reclaim does. It does nothing in a Tree without
+// an overlay.
+func (o *Overlay) Reclaim(sole overlay.Sole) (overlay.Reclaimed, error) {
+	if !o.gate.enter() {
+		return overlay.Reclaimed{}, ErrClosed
+	}
+	defer o.gate.exit()
+	if o.view.layer == nil {
+		return overlay.Reclaimed{}, nil
+	}
+	return overlay.Reclaim(sole, o.view.layer)
+}
+
 // Adopt adds the files that Seal.Take has taken from another Tree to a new one, as carry.Files.Add does. The Tree must
 // have been opened with c.Segments, and the kernel knows no path of it yet. The change journal records the paths.
 func (o *Overlay) Adopt(ctx context.Context, c *carry.Files) error {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -76,10 +78,7 @@ func (c *carrier) capture(ctx context.Context) (session.Checkpoint, capture.Repo
 	if err != nil {
 		return p, report, b, err
 	}
-	if err = report.NotCarried; err == nil {
-		err = c.hold(report.Carried.Segments)
-	}
-	if err != nil {
+	if err = report.NotCarried; err != nil {
 		c.d.host.Log.Warn("carry ignored files to a fork", zap.String("dir", c.parent.Mounted.Dir), zap.Error(err))
 		b.Failed = err.Error()
 		return p, report, b, nil
@@ -105,17 +104,32 @@ func (c *carrier) begin() (*worktree.Seal, error) {
 		return nil, err
 	}
 	c.held = append(c.held, release)
-	return c.parent.Mounted.BeginSeal(id)
+	seal, err := c.parent.Mounted.BeginSeal(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.hold(); err != nil {
+		seal.Close()
+		return nil, err
+	}
+	return seal, nil
 }
 
-// hold holds the shares of which contents are carried. The overlay of the parent lists them.
-func (c *carrier) hold(carried []overlay.Segment) error {
-	for _, g := range carried {
-		release, err := c.d.host.Homes.HoldShare(g.Share)
-		if err != nil {
+// hold holds all shares that the parent uses. It is called during the seal, during which overlay.Reclaim does nothing.
+// So the parent removes no file that it has at the moment of the seal, even if it no longer needs the file afterwards.
+func (c *carrier) hold() error {
+	listed, err := overlay.ListedShares(filepath.Join(c.parent.Dir, "overlay"))
+	if err != nil {
+		return err
+	}
+	for _, id := range listed {
+		release, err := c.d.host.Homes.HoldShare(id)
+		switch {
+		case err == nil:
+			c.held = append(c.held, release)
+		case !errors.Is(err, fs.ErrNotExist): // after a seal that has failed, the list may have a share too many
 			return err
 		}
-		c.held = append(c.held, release)
 	}
 	return nil
 }

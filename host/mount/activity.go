@@ -48,7 +48,7 @@ type activity struct {
 //
 //	git        creates the git directory, then starts pushes of the session and fetches missing trees and history
 //	contents   prefetches the contents of the mounted tree, and again after each switch
-//	others     follow the branch, join packs, and complete git's index
+//	others     follow the branch, join packs, remove unused shared contents, and complete git's index
 //
 // before states which parts of this work the predecessor has completed; it is the zero value for a new mount. listed
 // describes the mount for package catalog, side makes its git commands work, and s is the part for its session.
@@ -86,6 +86,7 @@ func (a *activity) begin(ctx context.Context, before takeover.State, listed *cat
 		}
 	})
 	a.work.Go("find contents that only the session remote has", func() { a.contents.Expect(ctx, a.home.Record) })
+	a.work.Go("remove unused shared contents", func() { a.reclaim(ctx) })
 	a.work.Go("fill the index", func() { side.Index.Fill(ctx, before.Filled) })
 }
 

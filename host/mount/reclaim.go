@@ -1,0 +1,43 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// reclaimPause is the interval at which the mount looks for contents in shares that nobody uses any more.
+var reclaimPause = 5 * time.Minute
+
+// reclaim removes from the shares of the session, until ctx ends, the contents that the session has replaced since it
+// was forked and that no fork uses. Without it, they would use disk space as long as the session exists.
+func (a *activity) reclaim(ctx context.Context) {
+	homes, home := a.host.Homes, a.home.Dir
+	tick := time.NewTicker(reclaimPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		r, err := a.attachment.Tree.Overlay().Reclaim(homes.Sole(home))
+		if errors.Is(err, worktree.ErrClosed) {
+			return
+		}
+		if err == nil && len(r.Dropped) > 0 {
+			_, err = homes.RemoveShares(false)
+		}
+		switch {
+		case err != nil: // the next round tries again
+			a.host.Log.Warn("remove unused shared contents", zap.String("dir", a.dir), zap.Error(err))
+		case r.Files > 0 || len(r.Dropped) > 0:
+			a.host.Log.Info("removed unused shared contents", zap.String("dir", a.dir), zap.Int64("files", r.Files),
+				zap.Int64("bytes", r.Bytes), zap.Int("shares", len(r.Dropped)))
+		}
+	}
+}
