@@ -63,9 +63,9 @@ func cacheGCCommand(a *cli.App) *cobra.Command {
 		Use:   "gc",
 		Short: "Evict file contents, and remove unused stores",
 		Long: `Gc evicts file contents, least recently used first, until at most --quota bytes are left. It also removes the objects
-of remotes that no mount and no unmounted session uses, and shared contents that no session uses, not even a deleted one
-that can be restored. It can run while the daemon runs, and skips files that the
-daemon is writing. It never removes data that exists only on this host.`,
+of remotes that no mount and no unmounted session uses, and contents that were shared at a fork and that no session uses
+any more, not even a deleted one that can be restored. It can run while the daemon runs, and skips files that the daemon
+is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
 		Args: cli.Arguments(0, 0, "no arguments"),
