@@ -52,19 +52,6 @@ import (
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to
-// tracked files: a checkpoint then contains the version of the file in the base tree.
-type Rules struct {
-	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
-	Include []string
-	// Exclude are globs of paths that checkpoints leave out, even if the paths are tracked.
-	Exclude []string
-	// NoDenyList makes checkpoints contain paths that look like secrets.
-	NoDenyList bool
-	// MaxFileSize is the maximum size in bytes of untracked files in a checkpoint; 0 means DefaultMaxFileSize.
-	MaxFileSize int64
-}
-
 // Options configures a Capturer.
 type Options struct {
 	// Tree is the working tree of which checkpoints are made.

@@ -6,6 +6,19 @@ import (
 	"strings"
 )
 
+// Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to
+// tracked files: a checkpoint then contains the version of the file in the base tree.
+type Rules struct {
+	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
+	Include []string
+	// Exclude are globs of paths that checkpoints leave out, even if the paths are tracked.
+	Exclude []string
+	// NoDenyList makes checkpoints contain paths that look like secrets.
+	NoDenyList bool
+	// MaxFileSize is the maximum size in bytes of untracked files in a checkpoint; 0 means DefaultMaxFileSize.
+	MaxFileSize int64
+}
+
 // denied lists patterns of file names that look like secrets, in the syntax of gitignore(5). The patterns do not apply
 // to committed files.
 const denied = `

@@ -28,13 +28,13 @@ var (
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       327, // every command has it as a parameter
+		"cmd/artifactfs/cli.App":       328, // every command has it as a parameter
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
 		"git/transport.Remote":         56,
 		"host/daemon.Daemon":           60,
-		"host/mount.Mount":             48,
+		"host/mount.Mount":             49,
 		"host/session/agent.Agent":     42,
 		"host/session/catalog.Catalog": 44,
 		"server/api.call":              120, // every request has it as a parameter
@@ -42,6 +42,7 @@ var (
 		"session.Repo":                 73,
 		"worktree.Tree":                47,
 		"worktree/overlay.Layer":       45,
+		"worktree/overlay.File":        42,
 	}
 	commentShareToday = 12.9
 )
