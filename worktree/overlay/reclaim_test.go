@@ -523,12 +523,14 @@ func TestReclaimWhileForksAreMade(t *testing.T) {
 			f := w.l.File(node)
 			defer f.Done()
 			if n%2 == 0 {
-				if err := f.Truncate(0); err != nil {
+				if err := separately(f, 0, func() error { return f.Truncate(0) }); err != nil {
 					return err
 				}
 			}
-			_, err := f.WriteAt(bytes.Repeat([]byte{byte(n)}, 5000), 0)
-			return err
+			return separately(f, 5000, func() error {
+				_, err := f.WriteAt(bytes.Repeat([]byte{byte(n)}, 5000), 0)
+				return err
+			})
 		})
 	}
 	removed := int64(0)

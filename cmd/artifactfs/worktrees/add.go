@@ -45,9 +45,9 @@ those of the commit: nothing uncommitted is taken along. If no branch COMMIT exi
 tracks it is created. - is the branch that was checked out before the present one.
 
 A branch that another tree of the family has checked out is refused, unless --force is given. Ignored files, such as
-dependencies, are in the new tree, too; if the file .worktreeinclude in the root names some, in the syntax of .gitignore,
-only these. Both trees share their contents on the disk until one changes a file, and they are in no checkpoint. The
-hooks of coding agents (artifactfs agent install) are in the new tree.
+dependencies, are in the new tree, too; if the file .worktreeinclude in the root names some, in the syntax of
+.gitignore, only these. Both trees share their contents on the disk until one changes a file, and they are in no
+checkpoint. The hooks of coding agents (artifactfs agent install) are in the new tree.
 
 In a clone that is not a mount, HEAD and COMMIT mean those of the clone. The new tree has its remotes, settings and
 hooks, and, with --changes, its uncommitted changes. Of the ignored files it has only those that .worktreeinclude names,
