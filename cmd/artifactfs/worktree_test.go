@@ -310,7 +310,8 @@ func TestWorktreeAddCopiesHooks(t *testing.T) {
 	w.ok("worktree", "add", "-C", "app", "-q", "try")
 	file := filepath.Join(w.dir, "try", ".claude", "settings.local.json")
 	hooks, err := os.ReadFile(file)
-	if err != nil || !strings.Contains(string(hooks), "session hook claude") || w.git("try", "status", "--porcelain") != "" {
+	if err != nil || !strings.Contains(string(hooks), "session hook claude") ||
+		w.git("try", "status", "--porcelain") != "?? .mcp.json" {
 		t.Errorf("hooks in the new tree: got %s, %v", hooks, err)
 	}
 	for _, name := range []string{".mcp.json", ".claude/skills/artifactfs/SKILL.md"} {

@@ -37,7 +37,7 @@ const maxSettings = 4 << 20
 // Install adds hooks to the configuration of an agent in the directory dir. The hooks run program, which is the
 // beginning of a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If
 // Install creates the file, it adds the file to the repository's info/exclude, because the configuration is meant only
-// for this machine.
+// for this machine. A file that the users of a project share is never excluded.
 func Install(dir string, a Agent, program string) (Change, error) {
 	return InstallPart(dir, a, Hooks, program)
 }
@@ -84,7 +84,7 @@ func (c piece) install(dir, program string) (Change, error) {
 		return change, nil
 	}
 	// The file is excluded before it is created, so that git status never shows it.
-	if missing {
+	if missing && !c.shared {
 		if err := exclude(dir, c.path); err != nil {
 			return change, fmt.Errorf("exclude %s from git: %w", c.path, err)
 		}
@@ -136,7 +136,11 @@ func (c piece) uninstall(dir string) (Change, error) {
 	}
 	change.Changed = true
 	if len(after) > 0 && string(after) != c.empty {
-		return change, writeSettings(path, after)
+		err := writeSettings(path, after)
+		if err == nil && !c.shared { // the rest belongs to the user
+			err = include(dir, c.path)
+		}
+		return change, err
 	}
 	if err := os.Remove(path); err != nil {
 		return change, err

@@ -25,6 +25,9 @@ func Parts() []Part { return []Part{Hooks, Tools, Skill} }
 type piece struct {
 	path  string // path of the file, relative to the working directory
 	empty string // text of a file that contains nothing else
+	// shared states that a project may share the file, or that its users add entries to it. It is not excluded from git:
+	// their entries would be in no commit and in no checkpoint.
+	shared bool
 	// put returns the text of the file with the piece, which replaces one that an earlier put has added. It returns
 	// errKept if the file has an entry of the user with the same name.
 	put func(text []byte, program string) ([]byte, error)
@@ -119,7 +122,7 @@ var tools = map[Agent][]piece{
 		},
 		cut: func(text []byte) ([]byte, int, error) { return cutEntry(text, approvals, isApproval) },
 	}},
-	Codex:   {{path: ".codex/config.toml", put: putTable, cut: cutTable}},
+	Codex:   {{path: ".codex/config.toml", shared: true, put: putTable, cut: cutTable}},
 	Copilot: {server(sharedTools, "mcpServers", standard)},
 	// Cursor does not start it in the directory of the project.
 	Cursor: {server(".cursor/mcp.json", "mcpServers", func(argv []string) any {
@@ -159,7 +162,7 @@ func arguments(program string) []string {
 // server returns the piece that is a member toolsName of an object in a JSON file.
 func server(path, object string, entry func(argv []string) any) piece {
 	cut := func(text []byte) ([]byte, int, error) { return cutEntry(text, object, isServer) }
-	return piece{path: path, empty: emptySettings, cut: cut,
+	return piece{path: path, empty: emptySettings, shared: true, cut: cut,
 		put: func(text []byte, program string) ([]byte, error) {
 			text, _, err := cut(text)
 			if err != nil {

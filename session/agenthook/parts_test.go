@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -60,6 +61,7 @@ func repository(t *testing.T, files map[string]string) string {
 func TestAllPartsLeaveNoTrace(t *testing.T) {
 	jsonc := "{\n  // my servers, // and \"mcpServers\": {}\n  \"mcpServers\": {\n    \"other\": {\"command\": \"x\", " +
 		"\"args\": [\"//\", \"/*\"]}, // one\n  },\n  /* end */\n}\n"
+	shared := []string{".mcp.json", ".codex/config.toml", ".cursor/mcp.json", "opencode.json"}
 	for name, files := range map[string]map[string]string{
 		"no files": {},
 		"servers of the user": {
@@ -91,7 +93,8 @@ func TestAllPartsLeaveNoTrace(t *testing.T) {
 			}
 			status, err := git(dir, "status", "--porcelain", "--untracked-files=all")
 			for line := range strings.Lines(status) {
-				if _, ok := files[strings.TrimPrefix(strings.TrimSpace(line), "?? ")]; !ok || err != nil {
+				name := strings.TrimPrefix(strings.TrimSpace(line), "?? ")
+				if _, ok := files[name]; !ok && !slices.Contains(shared, name) || err != nil {
 					t.Errorf("%s: git status after all installs: %s, error %v", name, line, err)
 				}
 			}
@@ -117,6 +120,38 @@ func TestAllPartsLeaveNoTrace(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestSharedFilesAreNotExcluded checks that git sees the files of a project to which its users add entries, and that a
+// file in which the entries of a user stay is no longer excluded.
+func TestSharedFilesAreNotExcluded(t *testing.T) {
+	dir := repository(t, nil)
+	for _, a := range []Agent{Claude, Codex, Cursor, OpenCode} {
+		if _, err := InstallPart(dir, a, Tools, "artifactfs"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := git(dir, "check-ignore", "-q", a.pieces(Tools)[0].path); err == nil {
+			t.Errorf("git ignores %s", a.pieces(Tools)[0].path)
+		}
+	}
+	change, err := Install(dir, Gemini, "artifactfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(change.Path)
+	if err == nil {
+		err = os.WriteFile(change.Path, []byte(strings.Replace(string(text), "{", `{"model": "m",`, 1)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Uninstall(dir, Gemini); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := git(dir, "status", "--porcelain", "--untracked-files=all"); !strings.Contains(status,
+		".gemini/settings.json") || err != nil {
+		t.Errorf("git status after the uninstall: got %q, error %v", status, err)
 	}
 }
 

@@ -49,8 +49,9 @@ cursor    .cursor/hooks.json                .cursor/mcp.json         .cursor
 gemini    .gemini/settings.json             .gemini/settings.json    .gemini
 opencode  .opencode/plugins/artifactfs.js   opencode.json            .opencode
 
-If agent install creates the file, it excludes the file from git (info/exclude) and from checkpoints, because the file
-is specific to this machine. If the file exists, its other settings are kept.`,
+If agent install creates the file of the hooks or of the skill, it excludes the file from git (info/exclude) and from
+checkpoints, because the file is specific to this machine. The file of the tools is not excluded, because a project may
+share it. If the file exists, its other settings are kept.`,
 		Example: `  artifactfs agent install claude
   artifactfs agent install codex --dir /srv/app
   artifactfs agent status
