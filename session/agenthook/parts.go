@@ -181,25 +181,31 @@ func server(path, object string, entry func(argv []string) any) piece {
 }
 
 // isServer reports whether a member is the entry of the tools that server has added: it runs artifactfs mcp without
-// arguments of the user.
+// arguments of the user, and has no other settings.
 func isServer(m member) bool {
-	if m.key != toolsName {
+	if v := m.value; m.key != toolsName || v.kind != '{' || len(v.members) != 2 {
 		return false
 	}
+	command, _ := m.value.at("command")
 	var words []string
-	for _, name := range []string{"command", "args"} {
-		v, _ := m.value.at(name)
-		if v.text != "" {
-			words = append(words, v.text)
-		}
-		for _, e := range v.members {
-			words = append(words, e.value.text)
-		}
+	if args, ok := m.value.at("args"); ok && command.kind == 0 && args.kind == '[' {
+		words = append(words, command.text)
+		command = args
+	} else if kind, _ := m.value.at("type"); kind.text != "local" || command.kind != '[' {
+		return false
+	}
+	for _, e := range command.members {
+		words = append(words, e.value.text)
 	}
 	if n := len(words); n > 0 && words[n-1] == "${workspaceFolder}" {
 		words = words[:n-1]
 	}
-	if len(words) == 4 && words[0] == "sh" {
+	return startsTools(words)
+}
+
+// startsTools reports whether words can be a result of arguments.
+func startsTools(words []string) bool {
+	if len(words) == 4 && words[0] == "sh" && words[1] == "-c" {
 		return strings.HasPrefix(words[2], "exec ") && strings.HasSuffix(words[2], ` mcp "$@"`) && words[3] == "artifactfs"
 	}
 	return len(words) == 2 && strings.HasSuffix(words[0], "artifactfs") && words[1] == "mcp"

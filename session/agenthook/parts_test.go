@@ -1,6 +1,7 @@
 package agenthook
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -244,6 +245,20 @@ func TestEntriesOfTheUserStay(t *testing.T) {
 	for path, text := range filesIn(t, dir) {
 		if text != before[path] {
 			t.Errorf("file %s: got %s, want %s", path, text, before[path])
+		}
+	}
+	for object, entries := range map[string][]string{
+		"mcpServers": {`{"type":"stdio","command":"artifactfs","args":["mcp"],"env":{"ARTIFACTFS_STATE":"/x"}}`,
+			`{"command":"artifactfs","args":["mcp"],"env":{}}`, `{"command":["artifactfs","mcp"],"args":[]}`,
+			`{"command":"artifactfs","args":["mcp"],"command":"artifactfs"}`},
+		"mcp": {`{"type":"local","command":["artifactfs","mcp"],"enabled":false}`,
+			`{"type":"remote","command":["artifactfs","mcp"]}`},
+	} {
+		for _, entry := range entries {
+			text := []byte(`{"` + object + `":{"artifactfs":` + entry + `}}`)
+			if rest, n, err := cutEntry(text, object, isServer); n != 0 || !bytes.Equal(rest, text) || err != nil {
+				t.Errorf("entry that is different from that of install: removed from %s: %s, error %v", text, rest, err)
+			}
 		}
 	}
 	for text, kept := range map[string]bool{
