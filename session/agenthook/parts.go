@@ -3,6 +3,7 @@ package agenthook
 import (
 	"bytes"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"regexp"
 	"slices"
@@ -246,6 +247,8 @@ func putTable(text []byte, program string) ([]byte, error) {
 		return regexp.MustCompile(`(?m)^\s*` + strings.ReplaceAll(pattern, "SERVERS", servers)).Match(text)
 	}
 	switch {
+	case has(`# artifactfs begin$`) && !has(`\[SERVERS\.\s*artifactfs\s*\]`):
+		return nil, errors.New("line \"" + strings.TrimSpace(tableBegin) + "\" is left of a table")
 	case has(`SERVERS=`):
 		return nil, errors.New("mcp_servers is an inline table, to which no table can be added")
 	case has(`(\[\s*)?SERVERS\.\s*["']?artifactfs\b`), has(`\[\s*SERVERS\]`) && has(`["']?artifactfs["']?\s*[.=]`):
@@ -264,21 +267,28 @@ func putTable(text []byte, program string) ([]byte, error) {
 	return append(bytes.Clone(text), table...), nil
 }
 
-// cutTable returns the configuration of codex without the table of the tools.
+// ourTable matches the table that putTable has added, and what follows it.
+var ourTable = regexp.MustCompile(`(?s)(^|\n)` + tableBegin + `\[mcp_servers\.artifactfs\]\ncommand = ([^\n]*)\n` +
+	`args = (\[[^\n]*\])\n` + strings.TrimSpace(tableEnd) + `(\n.*|$)`)
+
+// more matches a line at the beginning of a text that continues a table.
+var more = regexp.MustCompile(`^(\s*(#[^\n]*)?\n)*\s*[^\s#\[]`)
+
+// cutTable returns the configuration of codex without the table of the tools. A table that somebody has edited stays.
 func cutTable(text []byte) ([]byte, int, error) {
-	begin := bytes.Index(text, []byte(tableBegin))
-	if begin < 0 || begin > 0 && text[begin-1] != '\n' {
+	at := ourTable.FindSubmatchIndex(text)
+	if at == nil {
 		return text, 0, nil
 	}
-	end := bytes.Index(text[begin:], []byte(strings.TrimSuffix(tableEnd, "\n")))
-	if end < 0 {
-		return nil, 0, errors.New("line \"" + strings.TrimSpace(tableEnd) + "\" is missing")
+	begin, rest := at[0], text[at[8]:]
+	words := make([]string, 1)
+	var args []string
+	if json.Unmarshal(text[at[4]:at[5]], &words[0]) != nil || json.Unmarshal(text[at[6]:at[7]], &args) != nil ||
+		!startsTools(append(words, args...)) || more.Match(rest) {
+		return text, 0, nil
 	}
-	rest := text[begin+end+len(tableEnd)-1:]
 	if len(rest) > 0 {
-		rest = bytes.TrimPrefix(rest, []byte("\n"))
-	} else if begin > 0 {
-		begin--
+		begin, rest = at[3], rest[1:]
 	}
 	return slices.Concat(text[:begin], rest), 1, nil
 }

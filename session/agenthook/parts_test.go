@@ -272,6 +272,33 @@ func TestEntriesOfTheUserStay(t *testing.T) {
 	}
 }
 
+// TestEditedTableStays checks that a table of the tools to which somebody has added something is kept.
+func TestEditedTableStays(t *testing.T) {
+	table, err := putTable([]byte("a = 1\n"), "artifactfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for old, with := range map[string]string{
+		"args =":                 "env = {A = \"1\"}\nargs =",
+		tableEnd:                 "\n[mcp_servers.foo]\ncommand = \"foo\"\n" + tableEnd,
+		"[\"mcp\"]":              "[\"mcp\", \"/srv/app\"]",
+		"command = \"artifactfs": "command = \"other",
+		"\n" + tableEnd:          "\n" + tableEnd + "\n# slow\nstartup_timeout_sec = 20\n",
+	} {
+		edited := strings.Replace(string(table), old, with, 1)
+		if rest, n, err := cutTable([]byte(edited)); n != 0 || string(rest) != edited || err != nil {
+			t.Errorf("table that was edited: removed from\n%s\n%s, error %v", edited, rest, err)
+		}
+		if after, err := putTable([]byte(edited), "artifactfs"); !errors.Is(err, errKept) {
+			t.Errorf("install over a table that was edited: got error %v and\n%s", err, after)
+		}
+	}
+	after := string(table) + "\n# other\n[b]\nc = 1\n"
+	if rest, n, err := cutTable([]byte(after)); n != 1 || string(rest) != "a = 1\n\n# other\n[b]\nc = 1\n" || err != nil {
+		t.Errorf("table before another one: got %q, error %v", rest, err)
+	}
+}
+
 // TestFilesThatCannotBeEdited checks that a file in which the entry would be wrong stays as it is.
 func TestFilesThatCannotBeEdited(t *testing.T) {
 	for path, texts := range map[string][]string{
