@@ -345,7 +345,7 @@ func TestPartsOfAnAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := w.ok("agent", "install", "copilot", "--only", "hooks,tools", "--dir", "m")
-	if want := "not changed, because you have made the entry artifactfs of it: " + w.dir +
+	if want := "not changed, because you have made or edited the entry artifactfs in it: " + w.dir +
 		"/.mcp.json\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("agent install beside an entry of the user: got %s, want at its end %s", got, want)
 	}

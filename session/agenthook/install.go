@@ -25,10 +25,10 @@ var plugin string
 
 // Change describes the change that Install or Uninstall has made to a configuration file.
 type Change struct {
-	Path    string // path of the configuration file; if there are several, of the first one
+	Path    string // path of the configuration file
 	Changed bool
 	Tracked bool // whether git tracks the file, so that git status shows the change
-	Kept    bool // whether an entry of the user with the same name was kept, and nothing was added
+	Kept    bool // whether an entry of the same name stays, which the user has made or edited
 }
 
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
@@ -132,12 +132,16 @@ func (c piece) uninstall(dir string) (Change, error) {
 		return change, fmt.Errorf("edit settings %s: %w", path, err)
 	}
 	if n == 0 {
+		_, err := c.put(before, toolsName)
+		change.Kept = errors.Is(err, errKept) || errors.Is(err, errForeign)
 		return change, nil
 	}
 	change.Changed = true
-	if len(after) > 0 && string(after) != c.empty {
-		err := writeSettings(path, after)
-		if err == nil && !c.shared { // the rest belongs to the user
+	// A file that git tracks, or at which a link is, is not one that install has created.
+	info, err := os.Lstat(path)
+	foreign := change.Tracked || err == nil && !info.Mode().IsRegular()
+	if len(after) > 0 && (foreign || string(after) != c.empty) {
+		if err = writeSettings(path, after); err == nil && !c.shared { // the rest belongs to the user
 			err = include(dir, c.path)
 		}
 		return change, err
@@ -218,7 +222,9 @@ func Installed(dir string, a Agent) (Installation, error) {
 	case a == OpenCode:
 		in.Yes = bytes.HasPrefix(text, []byte(pluginMark))
 		before, after, _ := strings.Cut(plugin, "COMMAND")
-		in.Old = in.Yes && !(bytes.HasPrefix(text, []byte(before)) && bytes.HasSuffix(text, []byte(after)))
+		written, state := unseal(text, pluginSeal)
+		in.Old = in.Yes && state != edited && (state == unsealed ||
+			!bytes.HasPrefix(written, []byte(before)) || !bytes.HasSuffix(written, []byte(after)))
 		return in, nil
 	}
 	_, n, err := uninstall(text, a)

@@ -2,9 +2,11 @@ package agenthook
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -46,10 +48,10 @@ func (a Agent) pieces(p Part) []piece {
 	case Tools:
 		return tools[a]
 	case Skill:
-		return []piece{whole(skillFiles[a], skillMark, errKept, func(string) string { return skill })}
+		return []piece{whole(skillFiles[a], skillSeal, errKept, func(string) string { return skill })}
 	}
 	if a == OpenCode {
-		return []piece{whole(c.path, pluginMark, errForeign, func(program string) string {
+		return []piece{whole(c.path, pluginSeal, errForeign, func(program string) string {
 			return strings.Replace(plugin, "COMMAND", quote(program+commandSuffix(a)), 1)
 		})}
 	}
@@ -61,20 +63,23 @@ func (a Agent) pieces(p Part) []piece {
 }
 
 // errForeign means that a file of the same name exists.
-var errForeign = errors.New("file exists and was not written by artifactfs")
+var errForeign = errors.New("file exists, and artifactfs has not written it, or it was edited since")
 
-// whole returns the piece that is a whole file, which is recognized by a mark in it. If there is another file, put
-// returns the error foreign.
-func whole(path, mark string, foreign error, text func(program string) string) piece {
+// whole returns the piece that is a whole file, at whose end is a seal. If another file is there, or somebody has edited
+// the file, put returns the error foreign.
+func whole(path string, seal [2]string, foreign error, text func(program string) string) piece {
 	ours := func(text []byte) bool {
-		return bytes.HasPrefix(text, []byte(mark)) || bytes.Contains(text, []byte("\n"+mark))
+		_, state := unseal(text, seal)
+		// Earlier versions have written the plugin without a seal.
+		return state == sealed || state == unsealed && bytes.HasPrefix(text, []byte(pluginMark))
 	}
 	return piece{path: path,
 		put: func(before []byte, program string) ([]byte, error) {
 			if len(before) > 0 && !ours(before) {
 				return nil, foreign
 			}
-			return []byte(text(program)), nil
+			after := text(program)
+			return fmt.Appendf(nil, "%s%s%x%s", after, seal[0], sha256.Sum256([]byte(after)), seal[1]), nil
 		},
 		cut: func(before []byte) ([]byte, int, error) {
 			if !ours(before) {
@@ -85,13 +90,38 @@ func whole(path, mark string, foreign error, text func(program string) string) p
 	}
 }
 
+// The seals of the plugin and of the skill are comments with a hash of the text before them. They show whether somebody
+// has edited the file.
+var (
+	pluginSeal = [2]string{"// artifactfs sha256 ", "\n"}
+	skillSeal  = [2]string{"<!-- artifactfs sha256 ", " -->\n"}
+)
+
+// sealState is the state of the seal of a file.
+type sealState int
+
+const (
+	unsealed sealState = iota // there is no seal
+	sealed
+	edited // the text is not the one that was sealed
+)
+
+// unseal returns the text before the seal, and the state of the seal.
+func unseal(text []byte, seal [2]string) ([]byte, sealState) {
+	at := bytes.LastIndex(text, []byte(seal[0]))
+	if at < 0 {
+		return text, unsealed
+	}
+	if string(text[at:]) != fmt.Sprintf("%s%x%s", seal[0], sha256.Sum256(text[:at]), seal[1]) {
+		return text[:at], edited
+	}
+	return text[:at], sealed
+}
+
 // skill is the text of the skill.
 //
 //go:embed skill.md
 var skill string
-
-// skillMark is the line by which the skill is distinguished from another file of the same name.
-const skillMark = "<!-- written by artifactfs agent install -->\n"
 
 // skillFiles are the files of the skill, in the directories in which the agents look for the skills of a project.
 var skillFiles = map[Agent]string{

@@ -299,6 +299,61 @@ func TestEditedTableStays(t *testing.T) {
 	}
 }
 
+// TestFilesOfTheUserStay checks that install and uninstall keep a skill and a plugin that somebody has edited, and that
+// uninstall removes no file that git tracks, and no link.
+func TestFilesOfTheUserStay(t *testing.T) {
+	for a, p := range map[Agent]Part{Codex: Skill, OpenCode: Hooks} {
+		for _, edit := range []func(string) string{
+			func(text string) string { return text + "\nmine\n" },
+			func(text string) string { return "mine\n" + text },
+			func(text string) string { return strings.Replace(text, "checkpoint", "mine", 1) },
+		} {
+			dir := repository(t, nil)
+			change, err := InstallPart(dir, a, p, "artifactfs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(change.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			edited := strings.Replace(edit(string(text)), "timeout = 15000", "timeout = 1", 1)
+			if err := os.WriteFile(change.Path, []byte(edited), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if change, err := InstallPart(dir, a, p, "other/artifactfs"); change.Changed || p == Skill && !change.Kept {
+				t.Errorf("install over an edited file of %s: got %+v, error %v", a, change, err)
+			}
+			if change, err := UninstallPart(dir, a, p); change.Changed || !change.Kept || err != nil {
+				t.Errorf("uninstall of an edited file of %s: got %+v, error %v", a, change, err)
+			}
+			if after, err := os.ReadFile(change.Path); string(after) != edited || err != nil {
+				t.Errorf("edited file of %s: got %q, error %v", a, after, err)
+			}
+		}
+	}
+	for name, prepare := range map[string]string{
+		"tracked": "printf '{\n}\n' >.mcp.json && git add .mcp.json",
+		"a link":  "mkdir x && printf '{\n}\n' >x/mcp.json && ln -s x/mcp.json .mcp.json",
+	} {
+		dir := repository(t, nil)
+		cmd := exec.Command("sh", "-c", prepare)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", prepare, err, out)
+		}
+		_, err := InstallPart(dir, Copilot, Tools, "artifactfs")
+		_, removal := UninstallPart(dir, Copilot, Tools)
+		text, reading := os.ReadFile(filepath.Join(dir, ".mcp.json"))
+		if err := errors.Join(err, removal, reading); string(text) != "{\n}\n" || err != nil {
+			t.Errorf("file that is %s after the uninstall: got %q, error %v", name, text, err)
+		}
+		if info, err := os.Lstat(filepath.Join(dir, ".mcp.json")); err != nil || name == "a link" && info.Mode().IsRegular() {
+			t.Errorf("file that was %s: got %v, error %v", name, info, err)
+		}
+	}
+}
+
 // TestFilesThatCannotBeEdited checks that a file in which the entry would be wrong stays as it is.
 func TestFilesThatCannotBeEdited(t *testing.T) {
 	for path, texts := range map[string][]string{
@@ -325,7 +380,7 @@ func TestFilesThatCannotBeEdited(t *testing.T) {
 // TestSkillIsSmall checks the size of the skill, which takes a part of the agent's context, and its header.
 func TestSkillIsSmall(t *testing.T) {
 	if len(skill) > 3<<10 || !strings.HasPrefix(skill, "---\nname: artifactfs\ndescription: ") ||
-		!strings.Contains(skill, "\n---\n"+skillMark) {
+		!strings.Contains(skill, "\n---\n<!-- written by artifactfs agent install -->\n") {
 		t.Errorf("skill has %d bytes, and begins with %.60q", len(skill), skill)
 	}
 }

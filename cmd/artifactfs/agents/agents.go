@@ -89,7 +89,7 @@ type agentChange struct {
 	Tracked bool   `json:"tracked"` // whether git tracks the configuration file
 
 	Part  agenthook.Part `json:"part"`
-	Kept  bool           `json:"kept,omitempty"`  // whether an entry of the user was kept, and nothing was added
+	Kept  bool           `json:"kept,omitempty"`  // whether an entry stays that the user has made or edited
 	Other []agentChange  `json:"other,omitempty"` // changes of the other parts
 }
 
@@ -107,7 +107,7 @@ func (c agentChange) describe(verb string) string {
 	case c.Changed:
 		return verb + " " + what + " " + prepositions[verb] + " " + c.File
 	case c.Kept:
-		return "not changed, because you have made the entry artifactfs of it: " + c.File
+		return "not changed, because you have made or edited the entry artifactfs in it: " + c.File
 	case verb == "removed":
 		return "no " + string(c.Part) + " of " + c.Agent + " " + isAre + " installed in " + c.File
 	}
@@ -206,9 +206,9 @@ settings.`,
 			for _, p := range slices.Backward(agenthook.Parts()) {
 				c, failed := agenthook.UninstallPart(dir, agent, p)
 				err = errors.Join(err, failed)
-				if p == agenthook.Hooks || c.Changed {
-					changes = slices.Insert(changes, 0,
-						agentChange{Agent: args[0], File: c.Path, Changed: c.Changed, Tracked: c.Tracked, Part: p})
+				if p == agenthook.Hooks || c.Changed || c.Kept {
+					changes = slices.Insert(changes, 0, agentChange{Agent: args[0], File: c.Path, Changed: c.Changed,
+						Tracked: c.Tracked, Part: p, Kept: c.Kept})
 				}
 			}
 			if err != nil {
