@@ -70,7 +70,7 @@ func (c piece) install(dir, program string) (Change, error) {
 	if len(bytes.TrimSpace(before)) == 0 && c.empty != "" {
 		start = []byte(c.empty)
 	}
-	// put first removes what an earlier Install has added, so a second Install with the same program changes nothing.
+	// put replaces what an earlier Install has added. A second Install with the same program changes nothing.
 	after, err := c.put(start, program)
 	if errors.Is(err, errKept) {
 		change.Kept = true

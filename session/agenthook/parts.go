@@ -195,18 +195,24 @@ func server(path, object string, entry func(argv []string) any) piece {
 	cut := func(text []byte) ([]byte, int, error) { return cutEntry(text, object, isServer) }
 	return piece{path: path, empty: emptySettings, shared: true, cut: cut,
 		put: func(text []byte, program string) ([]byte, error) {
-			text, _, err := cut(text)
-			if err != nil {
-				return nil, err
-			}
+			item := indented(entry(arguments(program)))
 			root, err := parseSettings(text)
+			if present, ok := root.at(object, toolsName); ok && present.equal(text, item) {
+				return text, nil
+			}
+			if err == nil {
+				text, _, err = cut(text)
+			}
+			if err == nil {
+				root, err = parseSettings(text)
+			}
 			if err != nil {
 				return nil, err
 			}
 			if _, ok := root.at(object, toolsName); ok {
 				return nil, errKept
 			}
-			return insert(text, []string{object}, false, quote(toolsName)+": "+indented(entry(arguments(program))))
+			return insert(text, []string{object}, false, quote(toolsName)+": "+item)
 		},
 	}
 }

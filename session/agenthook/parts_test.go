@@ -357,7 +357,7 @@ func TestFilesOfTheUserStay(t *testing.T) {
 // TestFilesThatCannotBeEdited checks that a file in which the entry would be wrong stays as it is.
 func TestFilesThatCannotBeEdited(t *testing.T) {
 	for path, texts := range map[string][]string{
-		".mcp.json":          {"[]", "{", `{"mcpServers":[]}`, `{"mcpServers":1}`, "{} /*", `{"a":1,,}`},
+		".mcp.json":          {"[]", "{", `{"mcpServers":[]}`, `{"mcpServers":1}`, "{} /*", `{"a":1,,}`, "{,}"},
 		".codex/config.toml": {"mcp_servers = {a = {command = \"x\"}}\n", "# artifactfs begin\n[a]\n"},
 	} {
 		a := map[string]Agent{".mcp.json": Copilot, ".codex/config.toml": Codex}[path]

@@ -61,7 +61,8 @@ func withoutComments(text []byte) []byte {
 			text[i] = ' '
 		}
 	}
-	comma := -1 // position of a comma that nothing but white space has followed
+	comma := -1     // position of a comma that nothing but white space has followed
+	opened := false // whether the last character, without white space and comments, begins an object or array
 	for i := 0; i < len(text); i++ {
 		rest := text[i:]
 		end := -1
@@ -80,7 +81,7 @@ func withoutComments(text []byte) []byte {
 		case end >= 0:
 			blank(i, i+end)
 			i += end - 1
-		case c == ',':
+		case c == ',' && !opened:
 			comma = i
 		case (c == '}' || c == ']') && comma >= 0:
 			blank(comma, comma+1)
@@ -94,6 +95,9 @@ func withoutComments(text []byte) []byte {
 			comma = -1
 		case strings.IndexByte(" \t\r\n", c) < 0:
 			comma = -1
+		}
+		if c := text[min(i, len(text)-1)]; strings.IndexByte(" \t\r\n", c) < 0 {
+			opened = c == '{' || c == '['
 		}
 	}
 	return text
@@ -166,28 +170,94 @@ func (v value) at(keys ...string) (value, bool) {
 }
 
 // add returns text with item added as the last member of the object or array in the parameter to, which is a value in
-// text. Each line of item is indented by depth levels. The other bytes of text are kept, so that remove can undo add
+// text. Each line of item is indented by depth levels. The other bytes of text are kept, so that withdraw can undo add
 // exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
 		at, comma = to.members[n-1].value.end, ","
 	}
-	indent := "\n" + strings.Repeat("  ", depth)
-	return slices.Concat(text[:at], []byte(comma+indent+strings.ReplaceAll(item, "\n", indent)), text[at:])
+	indent := lineAt(depth)
+	item = comma + indent + strings.ReplaceAll(item, "\n", indent)
+	if comma == "" && depth > 1 && string(text[at:to.end-1]) == lineAt(depth-1) {
+		item += " " // so that this empty value of the user differs from one that insert has made
+	}
+	return slices.Concat(text[:at], []byte(item), text[at:])
 }
 
-// remove returns text without the i-th member of the parameter from, which is an object or array in text.
+// lineAt returns the beginning of a line that is indented by depth levels, with the newline before it.
+func lineAt(depth int) string { return "\n" + strings.Repeat("  ", depth) }
+
+// remove returns text without the i-th member of the parameter from, which is an object or array in text. Of the text
+// between members, only a comma and the white space before the member are removed, so that comments stay.
 func remove(text []byte, from value, i int) []byte {
-	start, end := from.start+1, from.members[i].value.end
-	switch {
-	case i > 0:
-		start = from.members[i-1].value.end
-	// If the first of several members is removed, also remove the comma behind this member.
-	case len(from.members) > 1:
-		start, end = from.members[0].start, from.members[1].start
+	m, n := from.members[i], len(from.members)
+	before, after := from.start+1, from.end-1
+	if i > 0 {
+		before = from.members[i-1].value.end
 	}
-	return slices.Concat(text[:start], text[end:])
+	if i < n-1 {
+		after = from.members[i+1].start
+	}
+	start, end := m.start, m.value.end
+	commaBefore, commaAfter := -1, comma(text, end, after)
+	if i > 0 {
+		commaBefore = comma(text, before, start)
+	}
+	// A comma that add has written is next to the previous member. Otherwise, the comma after the member is removed.
+	blank := len(bytes.TrimSpace(text[before:start])) == 0
+	if blank = blank || commaBefore == before && len(bytes.TrimSpace(text[before+1:start])) == 0; commaBefore >= 0 &&
+		(blank || commaAfter < 0) {
+		commaAfter = -1
+	} else {
+		commaBefore = -1
+	}
+	last := end
+	if commaAfter >= 0 {
+		last = commaAfter + 1
+	}
+	// The line is kept if a comment before the member ends with it, and something follows.
+	for start > before && (text[start-1] == ' ' || text[start-1] == '\t') {
+		start--
+	}
+	if start > before && text[start-1] == '\n' && (blank || bytes.HasPrefix(bytes.TrimLeft(text[last:], " \t\r"), []byte("\n"))) {
+		if start--; start > before && text[start-1] == '\r' {
+			start--
+		}
+	}
+	var rest []byte
+	switch {
+	case commaBefore >= 0:
+		rest = append(slices.Concat(text[:commaBefore], text[commaBefore+1:start]), text[end:]...)
+	case commaAfter >= 0:
+		rest = append(slices.Concat(text[:start], text[end:commaAfter]), text[commaAfter+1:]...)
+	default:
+		rest = slices.Concat(text[:start], text[end:])
+	}
+	return rest
+}
+
+// comma returns the position of the first comma in text[from:to] that is not in a comment. It returns -1 if there is
+// none.
+func comma(text []byte, from, to int) int {
+	for i := from; i < to; i++ {
+		end := -1
+		switch rest := text[i:to]; {
+		case rest[0] == ',':
+			return i
+		case bytes.HasPrefix(rest, []byte("//")):
+			end = bytes.IndexByte(rest, '\n')
+		case bytes.HasPrefix(rest, []byte("/*")):
+			end = bytes.Index(rest, []byte("*/"))
+		default:
+			continue
+		}
+		if end < 0 {
+			return -1
+		}
+		i += end
+	}
+	return -1
 }
 
 // insert returns text with item added as the last member of the object, or element of the array, at the path keys.
@@ -219,11 +289,22 @@ func insert(text []byte, keys []string, isArray bool, item string) ([]byte, erro
 }
 
 // withdraw returns text without a value: its index in the last of the values in chain, each of which contains the next
-// one. It also removes objects and arrays that are empty afterwards, except the first one of chain.
+// one. It also removes objects and arrays that insert has made for the value, which contain nothing else; the first one
+// of chain stays.
 func withdraw(text []byte, chain []value, indexes []int) []byte {
 	i := len(chain) - 1
-	for i > 0 && len(chain[i].members) == 1 {
-		i--
+	for ; i > 0 && len(chain[i].members) == 1; i-- {
+		v, m := chain[i], chain[i].members[0]
+		if string(text[v.start+1:m.start]) != lineAt(i+1) {
+			break
+		}
+		if tail := string(text[m.value.end : v.end-1]); tail == " "+lineAt(i) { // as add has written it
+			text = slices.Concat(text[:m.value.end], text[m.value.end+1:])
+			chain[i].end--
+			break
+		} else if tail != lineAt(i) {
+			break
+		}
 	}
 	return remove(text, chain[i], indexes[i])
 }
@@ -240,6 +321,9 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 	if !c.comments && !json.Valid(text) {
 		return nil, errors.New("file is not valid JSON")
 	}
+	if c.complete(text, a, command) {
+		return text, nil
+	}
 	text, _, err := uninstall(text, a)
 	for _, e := range c.events {
 		if err == nil {
@@ -247,6 +331,32 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 		}
 	}
 	return text, err
+}
+
+// complete reports whether the settings text has exactly the hooks that install adds.
+func (c configuration) complete(text []byte, a Agent, command string) bool {
+	root, err := parseSettings(text)
+	hooks, _ := root.at("hooks")
+	n := 0
+	for _, event := range hooks.members {
+		for _, m := range event.value.members {
+			if !isOurs(m.value, a) {
+				continue
+			}
+			i := slices.IndexFunc(c.events, func(e configured) bool { return e.name == event.key })
+			if n++; i < 0 || !m.value.equal(text, c.entry(c.events[i], command)) {
+				return false
+			}
+		}
+	}
+	return err == nil && n == len(c.events)
+}
+
+// equal reports whether the value, which is in text, has the same JSON as other, without regard to white space.
+func (v value) equal(text []byte, other string) bool {
+	var a, b bytes.Buffer
+	return json.Compact(&a, text[v.start:v.end]) == nil && json.Compact(&b, []byte(other)) == nil &&
+		bytes.Equal(a.Bytes(), b.Bytes())
 }
 
 // entry returns the JSON text of the entry that configures the hook for event e.
