@@ -349,6 +349,17 @@ func TestPartsOfAnAgent(t *testing.T) {
 		"/.mcp.json\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("agent install beside an entry of the user: got %s, want at its end %s", got, want)
 	}
+	// The other parts are installed if one cannot be.
+	if err := os.MkdirAll(w.dir+"/.cursor", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.dir+"/.cursor/mcp.json", []byte("[]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.run("agent", "install", "cursor", "--dir", "m"); r.code != 1 || strings.Count(r.stdout, "installed the ") != 2 ||
+		!strings.Contains(r.stderr, "/.cursor/mcp.json: file is not a JSON object") {
+		t.Errorf("agent install with a file that cannot be edited: got %+v", r)
+	}
 	var change struct {
 		Part, File string
 		Changed    bool

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -42,19 +41,9 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	return InstallPart(dir, a, Hooks, program)
 }
 
-// InstallPart is Install for another part of the configuration, which may have several files.
-func InstallPart(dir string, a Agent, p Part, program string) (change Change, err error) {
-	for i, c := range a.pieces(p) {
-		one, err := c.install(dir, program)
-		if i == 0 {
-			change = one
-		}
-		change.Changed, change.Tracked = change.Changed || one.Changed, change.Tracked || one.Tracked && one.Changed
-		if err != nil || one.Kept {
-			return change, err
-		}
-	}
-	return change, nil
+// InstallPart is Install for another part of the configuration.
+func InstallPart(dir string, a Agent, p Part, program string) (Change, error) {
+	return a.piece(p).install(dir, program)
 }
 
 // install adds the piece to its file in the directory dir.
@@ -102,18 +91,14 @@ const pluginMark = "// artifactfs session hooks"
 // it contains nothing else, and directories that are empty afterwards.
 func Uninstall(dir string, a Agent) (Change, error) { return UninstallPart(dir, a, Hooks) }
 
-// UninstallPart is Uninstall for another part of the configuration.
-func UninstallPart(dir string, a Agent, p Part) (change Change, err error) {
-	for _, c := range slices.Backward(a.pieces(p)) {
-		if c.path == sharedTools && sharesTools(dir, a) {
-			change.Path = filepath.Join(dir, c.path)
-			continue
-		}
-		one, failed := c.uninstall(dir)
-		one.Changed = one.Changed || change.Changed
-		change, err = one, errors.Join(err, failed)
+// UninstallPart is Uninstall for another part of the configuration. The entry of the tools stays if another agent that
+// reads the file has hooks or a skill.
+func UninstallPart(dir string, a Agent, p Part) (Change, error) {
+	c := a.piece(p)
+	if p == Tools && c.path == sharedTools && sharesTools(dir, a) {
+		return Change{Path: filepath.Join(dir, c.path)}, nil
 	}
-	return change, err
+	return c.uninstall(dir)
 }
 
 // uninstall removes the piece from its file in the directory dir.
@@ -159,8 +144,8 @@ func (c piece) uninstall(dir string) (Change, error) {
 
 // sharesTools reports whether another agent uses the entry of the tools in the file sharedTools, too.
 func sharesTools(dir string, a Agent) bool {
-	for other, pieces := range tools {
-		if other == a || pieces[0].path != sharedTools {
+	for other, c := range tools {
+		if other == a || c.path != sharedTools {
 			continue
 		}
 		for _, p := range []Part{Hooks, Skill} {
@@ -172,34 +157,29 @@ func sharesTools(dir string, a Agent) bool {
 	return false
 }
 
-// Foreign reports whether a file of a part exists in the directory dir, without what InstallPart adds to it.
+// Foreign reports whether the file of a part exists in the directory dir, without what InstallPart adds to it.
 func Foreign(dir string, a Agent, p Part) bool {
-	return slices.ContainsFunc(a.pieces(p), func(c piece) bool {
-		text, err := readSettings(filepath.Join(dir, c.path))
-		if err != nil {
-			return !errors.Is(err, fs.ErrNotExist)
-		}
-		_, n, err := c.cut(text)
-		return n == 0 || err != nil
-	})
+	c := a.piece(p)
+	text, err := readSettings(filepath.Join(dir, c.path))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	_, n, err := c.cut(text)
+	return n == 0 || err != nil
 }
 
 // Has reports whether a part of an agent's configuration is installed in the directory dir.
 func Has(dir string, a Agent, p Part) (bool, error) {
-	for _, c := range a.pieces(p) {
-		text, err := readSettings(filepath.Join(dir, c.path))
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil
-		}
-		n := 0
-		if err == nil {
-			_, n, err = c.cut(text)
-		}
-		if n == 0 || err != nil {
-			return false, err
-		}
+	c := a.piece(p)
+	text, err := readSettings(filepath.Join(dir, c.path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return true, nil
+	n := 0
+	if err == nil {
+		_, n, err = c.cut(text)
+	}
+	return n > 0 && err == nil, err
 }
 
 // Installation describes the hooks of an agent in a directory.

@@ -41,25 +41,25 @@ type piece struct {
 // errKept means that nothing was added, because the user has an entry, or a file, with the same name.
 var errKept = errors.New("user has an entry artifactfs")
 
-// pieces returns the pieces of a part.
-func (a Agent) pieces(p Part) []piece {
+// piece returns what a part has in its file.
+func (a Agent) piece(p Part) piece {
 	c := configurations[a]
 	switch p {
 	case Tools:
 		return tools[a]
 	case Skill:
-		return []piece{whole(skillFiles[a], skillSeal, errKept, func(string) string { return skill })}
+		return whole(skillFiles[a], skillSeal, errKept, func(string) string { return skill })
 	}
 	if a == OpenCode {
-		return []piece{whole(c.path, pluginSeal, errForeign, func(program string) string {
+		return whole(c.path, pluginSeal, errForeign, func(program string) string {
 			return strings.Replace(plugin, "COMMAND", quote(program+commandSuffix(a)), 1)
-		})}
+		})
 	}
-	return []piece{{
+	return piece{
 		path: c.path, empty: c.empty,
 		put: func(text []byte, program string) ([]byte, error) { return c.install(text, a, program+commandSuffix(a)) },
 		cut: func(text []byte) ([]byte, int, error) { return uninstall(text, a) },
-	}}
+	}
 }
 
 // errForeign means that a file of the same name exists.
@@ -140,39 +140,22 @@ const toolsName = "artifactfs"
 const sharedTools = ".mcp.json"
 
 // tools are the entries of the tools, in the files of a project that the agents read.
-var tools = map[Agent][]piece{
-	// Without the second entry, claude asks its user to approve the first one.
-	Claude: {server(sharedTools, "mcpServers", standard), {
-		path: configurations[Claude].path, empty: emptySettings,
-		put: func(text []byte, _ string) ([]byte, error) {
-			text, _, err := cutEntry(text, approvals, isApproval)
-			if err != nil {
-				return nil, err
-			}
-			return insert(text, []string{approvals}, true, quote(toolsName))
-		},
-		cut: func(text []byte) ([]byte, int, error) { return cutEntry(text, approvals, isApproval) },
-	}},
-	Codex:   {{path: ".codex/config.toml", shared: true, put: putTable, cut: cutTable}},
-	Copilot: {server(sharedTools, "mcpServers", standard)},
+var tools = map[Agent]piece{
+	Claude:  server(sharedTools, "mcpServers", standard),
+	Codex:   {path: ".codex/config.toml", shared: true, put: putTable, cut: cutTable},
+	Copilot: server(sharedTools, "mcpServers", standard),
 	// Cursor does not start it in the directory of the project.
-	Cursor: {server(".cursor/mcp.json", "mcpServers", func(argv []string) any {
+	Cursor: server(".cursor/mcp.json", "mcpServers", func(argv []string) any {
 		return standard(append(slices.Clip(argv), "${workspaceFolder}"))
-	})},
-	Gemini: {server(".gemini/settings.json", "mcpServers", standard)},
-	OpenCode: {server("opencode.json", "mcp", func(argv []string) any {
+	}),
+	Gemini: server(".gemini/settings.json", "mcpServers", standard),
+	OpenCode: server("opencode.json", "mcp", func(argv []string) any {
 		return struct {
 			Type    string   `json:"type"`
 			Command []string `json:"command"`
 		}{"local", argv}
-	})},
+	}),
 }
-
-// approvals is the setting of claude that lists the entries of .mcp.json that its user has approved.
-const approvals = "enabledMcpjsonServers"
-
-// isApproval reports whether an element of approvals is that of the tools.
-func isApproval(m member) bool { return m.key == "" && m.value.text == toolsName }
 
 // standard is the entry of a server with the arguments argv in most agents' files.
 func standard(argv []string) any {

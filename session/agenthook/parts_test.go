@@ -67,7 +67,7 @@ func TestAllPartsLeaveNoTrace(t *testing.T) {
 		"no files": {},
 		"servers of the user": {
 			".mcp.json":                   "{\n\t\"mcpServers\": {\"other\": {\"command\": \"x\"}}\n}",
-			".claude/settings.local.json": "{\"enabledMcpjsonServers\": [\"other\"], \"model\": \"m\"}\n",
+			".claude/settings.local.json": "{\"enabledMcpjsonServers\": [\"other\", \"artifactfs\"], \"model\": \"m\"}\n",
 			".codex/config.toml":          "# mine\nmodel = \"m\"\n[mcp_servers.other]\ncommand = \"x\" # one",
 			".cursor/mcp.json":            jsonc, ".gemini/settings.json": jsonc,
 			"opencode.json":                   strings.ReplaceAll(jsonc, "mcpServers", "mcp"),
@@ -132,8 +132,8 @@ func TestSharedFilesAreNotExcluded(t *testing.T) {
 		if _, err := InstallPart(dir, a, Tools, "artifactfs"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := git(dir, "check-ignore", "-q", a.pieces(Tools)[0].path); err == nil {
-			t.Errorf("git ignores %s", a.pieces(Tools)[0].path)
+		if _, err := git(dir, "check-ignore", "-q", a.piece(Tools).path); err == nil {
+			t.Errorf("git ignores %s", a.piece(Tools).path)
 		}
 	}
 	change, err := Install(dir, Gemini, "artifactfs")
@@ -153,6 +153,21 @@ func TestSharedFilesAreNotExcluded(t *testing.T) {
 	if status, err := git(dir, "status", "--porcelain", "--untracked-files=all"); !strings.Contains(status,
 		".gemini/settings.json") || err != nil {
 		t.Errorf("git status after the uninstall: got %q, error %v", status, err)
+	}
+}
+
+// TestInstallApprovesNoServer checks that claude asks its user before it starts what .mcp.json names: the file may be
+// that of another branch.
+func TestInstallApprovesNoServer(t *testing.T) {
+	dir := repository(t, nil)
+	for _, p := range Parts() {
+		if _, err := InstallPart(dir, Claude, p, "artifactfs"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, configurations[Claude].path))
+	if err != nil || strings.Contains(strings.ToLower(string(text)), "mcp") {
+		t.Errorf("settings of claude: got %s, error %v", text, err)
 	}
 }
 

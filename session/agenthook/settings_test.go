@@ -116,7 +116,7 @@ func TestCommentsStay(t *testing.T) {
 // TestSecondInstallMovesNothing checks that an install changes nothing if its entries are there, also if they are not
 // the last ones.
 func TestSecondInstallMovesNothing(t *testing.T) {
-	for _, c := range append(Gemini.pieces(Hooks), Gemini.pieces(Tools)...) {
+	for _, c := range []piece{Gemini.piece(Hooks), Gemini.piece(Tools)} {
 		text, err := c.put([]byte("{\n}\n"), "artifactfs")
 		if err != nil {
 			t.Fatal(err)

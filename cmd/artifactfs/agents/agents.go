@@ -104,6 +104,8 @@ func (c agentChange) describe(verb string) string {
 		isAre = "is"
 	}
 	switch {
+	case c.Changed && verb == "installed" && c.Agent == string(agenthook.Claude) && c.Part == agenthook.Tools:
+		return verb + " " + what + " in " + c.File + " (claude asks once whether it may start them)"
 	case c.Changed:
 		return verb + " " + what + " " + prepositions[verb] + " " + c.File
 	case c.Kept:
@@ -137,25 +139,30 @@ not changed. An entry artifactfs that you have added yourself stays.`,
 				return err
 			}
 			program, err := cli.OwnCommand()
+			if err != nil {
+				return cli.Failure("install hooks", args[0], err)
+			}
 			var changes []agentChange
 			for _, p := range parts {
-				var c agenthook.Change
-				if err == nil {
-					c, err = agenthook.InstallPart(dir, agent, p, program)
+				c, failed := agenthook.InstallPart(dir, agent, p, program)
+				if failed != nil {
+					err = errors.Join(err, failed)
+					continue // the other parts do not need this one
 				}
 				changes = append(changes, agentChange{Agent: args[0], File: c.Path, Changed: c.Changed, Tracked: c.Tracked, Part: p,
 					Kept: c.Kept})
 			}
+			if gitDir, failed := agenthook.GitDir(cmd.Context(), dir); failed == nil {
+				err = errors.Join(err, agenthook.MakeDir(gitDir))
+			}
+			if len(changes) > 0 {
+				err = errors.Join(err, printChanges(a, changes, "installed"))
+			}
 			if err != nil {
 				return cli.Failure("install hooks", args[0], err)
 			}
-			if gitDir, err := agenthook.GitDir(cmd.Context(), dir); err == nil {
-				if err := agenthook.MakeDir(gitDir); err != nil {
-					return cli.Failure("install hooks", args[0], err)
-				}
-			}
-			if err := printChanges(a, changes, "installed"); err != nil || a.Quiet {
-				return err
+			if a.Quiet {
+				return nil
 			}
 			if agent == agenthook.Codex && changes[0].Part == agenthook.Hooks && changes[0].Changed {
 				fmt.Fprintln(a.Stderr, "artifactfs: Codex runs the hooks after you have trusted them (/hooks in Codex)")
