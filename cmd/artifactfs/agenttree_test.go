@@ -67,6 +67,29 @@ func TestHookMakesATree(t *testing.T) {
 	if r := w.hook("app", "WorktreeCreate", map[string]string{"name": "b"}); r.stdout != trees+"/b-3\n" {
 		t.Errorf("WorktreeCreate with a name in use: got %+v", r)
 	}
+	// Another tree is on the branch, or a branch has a name below it.
+	w.mounted("c", "work", "worktree-c")
+	w.git("app", "branch", "worktree-c-2/x")
+	if r := w.hook("app", "WorktreeCreate", map[string]string{"name": "c"}); r.stdout != trees+"/c-3\n" {
+		t.Errorf("WorktreeCreate with the name of a branch in use: got %+v", r)
+	}
+	// Another conflict, which concerns all branches, is reported at once.
+	w.sessions.set(func() {
+		w.sessions.asked, w.sessions.noFork = nil, &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict,
+			Cause: "git is rebasing"}
+	})
+	r := w.hook("app", "WorktreeCreate", map[string]string{"name": "d"})
+	forks := 0
+	w.sessions.set(func() {
+		for _, q := range w.sessions.asked {
+			if _, ok := q.(control.ForkRequest); ok {
+				forks++
+			}
+		}
+	})
+	if r.code != 1 || !strings.Contains(r.stderr, "git is rebasing") || forks != 1 {
+		t.Errorf("WorktreeCreate during a rebase: got %+v after %d forks", r, forks)
+	}
 	if got := w.ok("agent", "status", "--dir", "app"); !strings.Contains(got, "fired just now") {
 		t.Errorf("agent status after WorktreeCreate: got\n%s", got)
 	}

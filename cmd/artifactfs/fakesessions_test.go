@@ -37,6 +37,7 @@ type sessionsOf struct {
 	undelete    error                           // error of SessionUndelete
 	refused     string                          // SessionRecord fails if its first line contains this text
 	forked      func(dir string)                // mounts a fork at a directory; may be nil
+	noFork      error                           // error of each fork; may be nil
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -152,6 +153,12 @@ func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest,
 func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest,
 	_ func(control.Progress)) (control.MountReply, error) {
 	s.ask(r)
+	s.mu.Lock()
+	err := s.noFork
+	s.mu.Unlock()
+	if err != nil {
+		return control.MountReply{}, err
+	}
 	if s.forked != nil {
 		s.forked(r.Mount.Dir)
 	}

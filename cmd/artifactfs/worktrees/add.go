@@ -245,6 +245,11 @@ type plan struct {
 	upstream string           // ref of the remote branch that the created branch tracks; "": none
 }
 
+// branchError means that a tree cannot be added because its branch exists, or is that of another tree.
+type branchError struct{ error }
+
+func (e branchError) Unwrap() error { return e.error }
+
 // plan determines how a new tree of the repository at dir begins. usedBy returns the directory of the tree that has
 // checked out a branch, or "".
 func (x addition) plan(ctx context.Context, dir string, usedBy func(branch string) (string, error)) (plan, error) {
@@ -309,7 +314,8 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 			return fail(control.CodeNotFound, "invalid reference: %s", start)
 		}
 		if !head.Reset && head.Branch != "" && isBranch(head.Branch) {
-			return fail(control.CodeConflict, "a branch named '%s' already exists", head.Branch)
+			p, err := fail(control.CodeConflict, "a branch named '%s' already exists", head.Branch)
+			return p, branchError{err}
 		}
 		// git sets the upstream of the new branch if it gets the name of a branch of a remote.
 		if start != "HEAD" {
@@ -343,7 +349,8 @@ func (x addition) plan(ctx context.Context, dir string, usedBy func(branch strin
 		if err != nil {
 			return p, err
 		}
-		return fail(control.CodeConflict, "'%s' is already used by worktree at '%s'", p.branch, used)
+		p, err := fail(control.CodeConflict, "'%s' is already used by worktree at '%s'", p.branch, used)
+		return p, branchError{err}
 	}
 	return p, nil
 }

@@ -49,11 +49,15 @@ func AddForAgent(ctx context.Context, a *cli.App, t agenthook.Tree) (dir string,
 			x.path, x.head.Branch = fmt.Sprintf("%s-%d", x.path, n), fmt.Sprintf("%s-%d", x.head.Branch, n)
 		}
 		// A session that was unmounted there would be resumed.
-		if _, kept := cli.FindUnmounted(all, x.path); kept || hasBranch(ctx, of, x.head.Branch) {
+		if _, kept := cli.FindUnmounted(all, x.path); kept || blocked(ctx, of, x.head.Branch) {
 			continue
 		}
 		// Of two agents that ask for the same name at once, only one can create the directory.
-		if err = os.Mkdir(x.path, 0o777); errors.Is(err, fs.ErrExist) {
+		err = os.Mkdir(x.path, 0o777)
+		if errors.Is(err, fs.ErrNotExist) && os.MkdirAll(place, 0o777) == nil { // a hook that failed has removed it
+			err = os.Mkdir(x.path, 0o777)
+		}
+		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
@@ -63,7 +67,8 @@ func AddForAgent(ctx context.Context, a *cli.App, t agenthook.Tree) (dir string,
 			return dir, nil
 		}
 		_ = os.Remove(x.path)
-		if control.AsError(err).Kind != control.CodeConflict { // otherwise a tree elsewhere has the branch
+		// Another number helps only if a tree elsewhere has the branch, or the branch was made meanwhile.
+		if !errors.As(err, new(branchError)) && !blocked(ctx, of, x.head.Branch) {
 			return "", err
 		}
 	}
@@ -73,6 +78,12 @@ func AddForAgent(ctx context.Context, a *cli.App, t agenthook.Tree) (dir string,
 			Hint: "run artifactfs worktree list -C " + cli.ShellWord(top) + " to see the trees"}
 	}
 	return "", err
+}
+
+// blocked reports whether the repository at dir has a branch, or one in its place whose name continues with a slash.
+func blocked(ctx context.Context, dir, branch string) bool {
+	out, err := git(ctx, dir, "for-each-ref", "--count=1", "refs/heads/"+branch)
+	return err == nil && out != ""
 }
 
 // topOf returns the root of the mount that contains the directory from or, if it is in no mount, of the clone, and the
