@@ -14,12 +14,10 @@ type CheckpointID = ulid.ID
 // ErrCheckpointID reports a text that is not a CheckpointID.
 var ErrCheckpointID = ulid.ErrID
 
-// NewCheckpointID returns an ID for the time now. It sorts after all IDs that this process has made before, even if the
-// clock was set back.
+// NewCheckpointID returns an ID for the time now. It sorts as ulid.New states.
 func NewCheckpointID(now time.Time) CheckpointID { return ulid.New(now) }
 
-// NewCheckpointIDAfter returns an ID that sorts after the ID after, and after all IDs that this process has made
-// before, even if the clock was set back.
+// NewCheckpointIDAfter returns an ID that sorts after the ID after, and after other IDs as ulid.NewAfter states.
 func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 	return ulid.NewAfter(now, after)
 }

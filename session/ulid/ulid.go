@@ -30,10 +30,12 @@ type ID string
 // last is the last ID that New has returned in this process: 48 bits of milliseconds since 1970, and 80 random bits.
 var last struct {
 	sync.Mutex
-	raw [16]byte
+	raw   [16]byte
+	ahead [16]byte // the last one that NewAfter has made after an ID that is more than maxAhead ahead
 }
 
-// New returns an ID that sorts after all IDs that this process has made before, even if the clock was set back.
+// New returns an ID that sorts after all IDs that this process has made before, even if the clock was set back, except
+// those that NewAfter has made after an ID that is far ahead.
 func New(now time.Time) ID {
 	last.Lock()
 	defer last.Unlock()
@@ -45,8 +47,9 @@ const maxAhead = time.Hour
 
 // NewAfter returns an ID that sorts after the ID after, and after all IDs that this process has made before. Another
 // process may have made the ID after in the same millisecond, or with a clock that is ahead. If it is ahead by more
-// than maxAhead, only IDs that are made after it sort after the new ID: all others would get a time in the future.
-// No ID sorts after the greatest one.
+// than maxAhead, the new ID has its time and sorts after the last ID that this process has made with this time, but
+// IDs that are made after other ones sort before: they would get a time in the future. No ID sorts after the greatest
+// one.
 func NewAfter(now time.Time, after ID) ID {
 	last.Lock()
 	defer last.Unlock()
@@ -57,7 +60,15 @@ func NewAfter(now time.Time, after ID) ID {
 	raw := decode(id)
 	switch {
 	case id.Time().Sub(now) > maxAhead:
+		// The random part of the last one may have overflowed into the time.
+		if ms := milliseconds(last.ahead) - milliseconds(raw); ms <= 1 && bytes.Compare(last.ahead[:], raw[:]) > 0 {
+			if later, ok := following(last.ahead); ok {
+				last.ahead = later
+				return encode(later)
+			}
+		}
 		if later, ok := following(raw); ok {
+			last.ahead = later
 			return encode(later)
 		}
 	case bytes.Compare(raw[:], last.raw[:]) > 0:
@@ -65,6 +76,9 @@ func NewAfter(now time.Time, after ID) ID {
 	}
 	return next(now)
 }
+
+// milliseconds returns the time in the bits of an ID.
+func milliseconds(raw [16]byte) uint64 { return binary.BigEndian.Uint64(raw[:8]) >> 16 }
 
 // following returns the bits of an ID that sorts after that with the bits raw. The difference is random, so that IDs
 // that two processes make after the same one differ. ok is false if there is no such ID.
@@ -84,7 +98,7 @@ func following(raw [16]byte) (later [16]byte, ok bool) {
 
 // next returns a new ID that sorts after the ID last, and stores it in last. The caller holds the lock of last.
 func next(now time.Time) ID {
-	if ms := uint64(max(0, now.UnixMilli())); ms > binary.BigEndian.Uint64(last.raw[:8])>>16 {
+	if ms := uint64(max(0, now.UnixMilli())); ms > milliseconds(last.raw) {
 		binary.BigEndian.PutUint64(last.raw[:8], ms<<16)
 		rand.Read(last.raw[6:])
 		last.raw[6] &= 0x7f // clear the highest random bit, so that no increment changes the time
