@@ -252,6 +252,11 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		return errAsked
 	default:
 	}
+	// The context of a signal ends in another goroutine, perhaps later. Only a signal is lost that arrives now, until
+	// execve(2) has reset its handler.
+	if len(early.Asked()) > 0 {
+		return errAsked
+	}
 	// The path refers to the open file, so exec(2) works even if the file's own path was replaced or removed.
 	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)

@@ -189,6 +189,7 @@ func Run(ctx context.Context, c Config) int {
 	}
 	defer close(s.done)
 	defer s.manager.close()
+	early.Watch()
 	if err := s.inherit(ctx); err != nil {
 		if ctx.Err() != nil { // the daemon was asked to exit while it waited for the end of an earlier one
 			return 0

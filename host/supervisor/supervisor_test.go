@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/host/supervisor/early"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
@@ -414,6 +415,21 @@ func TestNoUpgradeAfterStop(t *testing.T) {
 	if err := s.exec(file, &worker{process: process, conn: conn}); !errors.Is(err, errAsked) {
 		t.Errorf("replace the executable of a supervisor that was asked to exit: got %v, want %v", err, errAsked)
 	}
+	// The context has not ended yet, but the signal has arrived.
+	early.Watch()
+	if err := process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(early.Asked()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("signal was not recorded")
+		}
+	}
+	s.exit.asked = nil
+	if err := s.exec(file, &worker{process: process, conn: conn}); !errors.Is(err, errAsked) {
+		t.Errorf("replace the executable of a supervisor with a signal: got %v, want %v", err, errAsked)
+	}
+	<-early.Asked()
 }
 
 func TestUpgradeThatFailsIsTakenBack(t *testing.T) {

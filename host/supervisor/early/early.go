@@ -20,9 +20,13 @@ const (
 var asked = make(chan os.Signal, 1)
 
 func init() {
-	if !strings.HasPrefix(os.Getenv(Variable), Replaced) {
-		return
+	if strings.HasPrefix(os.Getenv(Variable), Replaced) {
+		Watch()
 	}
+}
+
+// Watch begins to record the signals that the parent process has not made this process ignore.
+func Watch() {
 	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
 			signal.Notify(asked, s)
@@ -31,5 +35,5 @@ func init() {
 }
 
 // Asked returns a channel that receives a signal that asks the daemon to exit, if this process has replaced its
-// executable.
+// executable or has called Watch.
 func Asked() <-chan os.Signal { return asked }
