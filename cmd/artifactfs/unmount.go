@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
@@ -119,16 +120,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	done := []unmounted{}
 	var errs []error
-	switch {
-	case o.all:
-		// A daemon that did not reply may serve the other mounts.
-		if dirs, err := (statedir.Homes{State: a.State, Log: zap.NewNop()}).MountDirs(); err != nil {
-			errs = append(errs, err)
-		} else if asked == nil {
-			done, _, errs = removeDead(ctx, a, mounts, dirs)
-		}
-	case !o.discard:
-		done, o.dirs, errs = removeDead(ctx, a, mounts, o.dirs)
+	if !o.all && !o.discard {
+		done, o.dirs, errs = removeDead(ctx, a, mounts, o.dirs, cli.Spellings)
 	}
 	targets, wrong := choose(mounts, asked, o)
 	errs = append(errs, wrong...)
@@ -175,9 +168,20 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		late = append(late, reply.UnmountReply)
 	}
-	// End the daemon only if no mount is left.
-	if o.all && errors.Join(errs...) == nil {
-		errs = append(errs, endDaemon(ctx, a))
+	if o.all {
+		// A daemon that did not reply may serve the other mounts.
+		dirs, err := deadMounts(a.State)
+		var dead []unmounted
+		var failed []error
+		if err == nil && asked == nil {
+			dead, _, failed = removeDead(ctx, a, mounts, dirs, func(dir string) []string { return []string{dir} })
+			done = append(done, dead...)
+		}
+		// End the daemon only if no mount is left. It does not serve dead ones.
+		if errs = append(errs, err); errors.Join(errs...) == nil {
+			errs = append(errs, endDaemon(ctx, a))
+		}
+		errs = append(errs, failed...)
 	}
 	if a.JSON {
 		errs = append(errs, cli.PrintJSON(a.Stdout, map[string]any{"unmounted": done}))
@@ -192,14 +196,25 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
+// deadMounts returns the recorded directories of mounts at which a mount of artifactfs is. It looks only into the table
+// of mounts: the other directories may be on file systems that do not answer.
+func deadMounts(state string) ([]string, error) {
+	dirs, err := statedir.Homes{State: state, Log: zap.NewNop()}.MountDirs()
+	if err != nil {
+		return nil, err
+	}
+	table, err := mountinfo.Self()
+	return slices.DeleteFunc(dirs, func(dir string) bool { return !cli.HasMount(table, dir) }), err
+}
+
 // removeDead removes dead mounts, whose daemons have ended without unmounting, at those of the directories dirs that
 // have one. It returns the other directories in rest.
-func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served,
-	dirs []string) (done []unmounted, rest []string, errs []error) {
+func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served, dirs []string,
+	spellings func(dir string) []string) (done []unmounted, rest []string, errs []error) {
 	done = []unmounted{}
 	for _, dir := range dirs {
 		removed := false
-		for _, spelling := range cli.Spellings(dir) {
+		for _, spelling := range spellings(dir) {
 			if slices.ContainsFunc(mounts, func(m cli.Served) bool { return m.Mounted() && m.Dir == spelling }) {
 				break
 			}

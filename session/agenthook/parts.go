@@ -65,8 +65,8 @@ func (a Agent) piece(p Part) piece {
 // errForeign means that a file of the same name exists.
 var errForeign = errors.New("file exists, and artifactfs has not written it, or it was edited since")
 
-// whole returns the piece that is a whole file, at whose end is a seal. If another file is there, or somebody has edited
-// the file, put returns the error foreign.
+// whole returns the piece that is a whole file, at whose end is a seal. If another file is there, or the file was
+// edited, put returns the error foreign.
 func whole(path string, seal [2]string, foreign error, text func(program string) string) piece {
 	ours := func(text []byte) bool {
 		_, state := unseal(text, seal)
