@@ -9,19 +9,23 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
 
-// removal waits for a checkpoint of removed files, and returns it.
-func (m mounted) removal(had int) (p control.Checkpoint) {
+// removal waits for a checkpoint of removed files that is newer than the checkpoint with the ID after, or for any if
+// after is "". It returns the oldest one. If a program pauses while it removes files, or is slow because the machine is
+// busy, several checkpoints are made. The oldest one contains all files as they were before, because it also contains
+// the files that were removed later. The next one contains only those that were removed since.
+func (m mounted) removal(after string) (p control.Checkpoint) {
 	m.w.Helper()
 	m.w.until("a checkpoint of the removed files is made", func() bool {
-		n := 0
+		p = control.Checkpoint{}
 		for _, q := range m.checkpoints() {
+			if q.ID == after {
+				break
+			}
 			if q.Reason == "removal" {
-				if n++; n == 1 {
-					p = q
-				}
+				p = q
 			}
 		}
-		return n > had
+		return p.ID != ""
 	})
 	return p
 }
@@ -35,7 +39,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work")
 	w.sh(m.Dir,
 		`mkdir -p src/deep; for i in $(seq 20); do echo precious $i >src/f$i; done; echo deep >src/deep/f; ln -s f1 src/link; chmod +x src/f2; echo kept >kept; rm -rf src`)
-	p := m.removal(0)
+	p := m.removal("")
 	if !strings.Contains(p.Message, "were removed or overwritten") {
 		t.Errorf("message of the checkpoint: got %q, want the number of removed files", p.Message)
 	}
@@ -60,15 +64,17 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	}
 
 	// Files that are written and replaced by a rename within one second.
+	restored := m.checkpoints()[0].ID
 	w.sh(m.Dir,
 		`for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do echo new >tmp; mv tmp src/f$i; done`)
-	p = m.removal(1)
+	p = m.removal(restored)
 	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
 	check("mv")
 
+	restored = m.checkpoints()[0].ID
 	w.sh(m.Dir, `for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do : >src/f$i; done`)
-	m.removal(2)
-	m.checkpoint()
+	m.removal(restored)
+	truncated := m.checkpoint().ID
 	found := false
 	for _, q := range m.checkpoints() {
 		if q.Reason == "removal" && m.in(q.Tree, "src/f20") == "precious 20\n" && m.in(q.Tree, "src/f1") == "precious 1\n" &&
@@ -89,7 +95,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", now.Tree); strings.Contains(tree, "late/") {
 		t.Errorf("a requested checkpoint has files that were removed before:\n%s", tree)
 	}
-	p = m.removal(3)
+	p = m.removal(truncated)
 	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", p.Tree); strings.Count(tree, "late/") != 20 {
 		t.Errorf("files of the removed directory in %s: got %d, want 20", p.ID, strings.Count(tree, "late/"))
 	}
