@@ -65,6 +65,9 @@ func (n *connector) dialLocal(path string, s service) dial {
 			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 			"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
 			"GIT_CONFIG_KEY_2=transfer.advertiseObjectInfo", "GIT_CONFIG_VALUE_2=true")
+		if s == uploadPack {
+			cmd.WaitDelay = readGrace
+		}
 		return n.startProcess(cmd, verdict)
 	}
 }

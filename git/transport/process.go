@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,6 +17,8 @@ import (
 const (
 	pipeSize  = 1 << 20         // bytes of a pack that the kernel buffers while the reader is busy
 	exitGrace = 2 * time.Second // time for which a child may run after its pipes were closed; then it is killed
+	// the same for a child that only reads a repository of this host, and that may wait for the remote of a partial clone
+	readGrace = exitGrace / 4
 )
 
 // process is a duplex over the standard input and output of a child process.
@@ -33,7 +36,7 @@ type process struct {
 
 // startProcess starts cmd in the directory "/", because the daemon must not have a working directory below its own
 // mounts, and the configuration of a repository there must not take effect. The parameter verdict is stored in the
-// process.
+// process. cmd.WaitDelay is the time for which the child may run after its pipes were closed; 0: exitGrace.
 func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
@@ -53,7 +56,8 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 	p := &process{in: in, out: out, stats: n.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
-	cmd.WaitDelay = exitGrace // Wait must not wait longer for the end of stderr, which a grandchild may keep open
+	// Wait must not wait longer for the end of stderr, which a grandchild may keep open.
+	cmd.WaitDelay = cmp.Or(cmd.WaitDelay, exitGrace)
 	// begin fails if the Remote is closed; otherwise Remote.Close waits for the child.
 	if err = n.tasks.begin(); err == nil {
 		if err = cmd.Start(); err != nil {
@@ -92,13 +96,13 @@ func (p *process) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// abort closes the pipes, after which git and ssh normally exit. A child that is still running after exitGrace is
-// killed.
+// abort closes the pipes, after which git and ssh normally exit. A child that is still running after
+// cmd.WaitDelay is killed.
 func (p *process) abort() {
 	p.once.Do(func() {
 		p.in.Close()
 		p.out.Close()
-		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // Kill has no effect on a child that has exited
+		time.AfterFunc(p.cmd.WaitDelay, func() { p.cmd.Process.Kill() }) // Kill has no effect on a child that has exited
 	})
 }
 
