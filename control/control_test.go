@@ -137,7 +137,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 		CreateRemote: []string{"make-it", "arg"},
 		At:           "@~1", Second: "/m/second",
 		NewGit: &NewGit{Head: &NewHead{Branch: "b"}, Settings: []GitSetting{{Name: "user.name", Value: "a b"}},
-			Refspecs: []string{"+refs/remotes/*:refs/remotes/*"}},
+			Tracking: true},
 		SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
 			Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 	}

@@ -7,8 +7,9 @@ import "strings"
 type NewGit struct {
 	Head     *NewHead     `json:"head,omitempty"`     // where HEAD is; nil: where the mounted ref says
 	Settings []GitSetting `json:"settings,omitempty"` // settings of the repository
-	// Refspecs are fetched from the mounted remote, as git fetch does. None: nothing is fetched.
-	Refspecs []string `json:"refspecs,omitempty"`
+	// Tracking is whether it also gets the remote-tracking branches of the mounted remote, which is a clone. Those whose
+	// commits the host lacks are added when the history was fetched.
+	Tracking bool `json:"tracking,omitempty"`
 }
 
 // GitSetting is one setting of git.
@@ -36,11 +37,6 @@ func (g *NewGit) validate() error {
 	for _, s := range g.Settings {
 		if strings.IndexByte(s.Name, '.') < 1 || strings.ContainsAny(s.Name, "\n\x00") || strings.Contains(s.Value, "\x00") {
 			return badRequest("invalid name or value of the git setting %q", s.Name)
-		}
-	}
-	for _, r := range g.Refspecs {
-		if !strings.HasPrefix(strings.TrimLeft(r, "+^"), "refs/") {
-			return badRequest("refspec %q does not begin with refs/", r)
 		}
 	}
 	return g.Head.validate()

@@ -42,14 +42,14 @@ func TestAnOldDaemonRefusesSettings(t *testing.T) {
 
 func TestSettingsOfANewGitDirectoryAreChecked(t *testing.T) {
 	for _, g := range []*NewGit{nil, {}, {Settings: []GitSetting{{"a.b", "x\ny"}, {"branch.a b.c", ""}}},
-		{Refspecs: []string{"+refs/remotes/*:refs/remotes/*", "^refs/remotes/clone/*"}}} {
+		{Tracking: true}} {
 		if err := g.validate(); err != nil {
 			t.Errorf("%+v is refused: %v", g, err)
 		}
 	}
 	for _, g := range []*NewGit{{Settings: []GitSetting{{"name", "x"}}}, {Settings: []GitSetting{{".b", "x"}}},
 		{Settings: []GitSetting{{"a.b\nc.d", "x"}}}, {Settings: []GitSetting{{"a.b", "x\x00"}}},
-		{Refspecs: []string{"--upload-pack=x"}}, {Refspecs: []string{"+main:main"}}, {Head: &NewHead{}}} {
+		{Head: &NewHead{}}} {
 		if g.validate() == nil {
 			t.Errorf("%+v is accepted", g)
 		}

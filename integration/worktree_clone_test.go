@@ -248,6 +248,9 @@ func TestWorktreeOfACloneOutlivesAKill(t *testing.T) {
 		time.Sleep(pause)
 		check(t, syscall.Kill(serving, syscall.SIGKILL))
 		tree := filepath.Join(w.root, name)
+		w.until("the tree has the remote-tracking branches", func() bool {
+			return w.sh(tree, "git branch -r --list origin/only") != ""
+		})
 		if got := w.sh(tree, told); got != want {
 			t.Errorf("settings and remote branches of a tree whose worker was killed after %v: got\n%s\nwant\n%s", pause, got, want)
 		}

@@ -36,10 +36,11 @@ type LockedIndex struct {
 	given bool   // whether Release has removed the lock; an index.lock that exists after that belongs to another process
 }
 
-// lockMark is the contents of each index.lock that this program creates. lockPrefix is the start of the names of
-// temporary files that are later renamed to the lock or to the index. With both, BreakLocks recognizes the files that a
-// killed process of this program has left. git writes the new index into its lock file, whereas this program writes the
-// new index to another file, so git never creates a lock file with the contents lockMark.
+// lockMark is the contents of each index.lock and packed-refs.lock that this program creates. lockPrefix is the start
+// of the names of temporary files that are later renamed to the lock or to the index. With both, BreakLocks recognizes
+// the files that a killed process of this program has left. git writes the new index into its lock file, and nothing
+// into packed-refs.lock, whereas this program writes the new contents to another file, so git never creates a lock file
+// with the contents lockMark.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
@@ -66,22 +67,26 @@ func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 }
 
 // take creates the lock file. It returns false if the file exists because another process holds the lock.
-func (l *LockedIndex) take() (bool, error) {
-	f, err := os.CreateTemp(l.dir.path, lockPrefix)
+func (l *LockedIndex) take() (bool, error) { return takeLock(l.dir.path, "index") }
+
+// takeLock creates the lock file of a file in the git directory at path, as git does. It returns false if the lock file
+// exists.
+func takeLock(path, name string) (bool, error) {
+	f, err := os.CreateTemp(path, lockPrefix)
 	if err != nil {
-		return false, fmt.Errorf("lock index: %w", err)
+		return false, fmt.Errorf("lock %s: %w", name, err)
 	}
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
 		// use a hard link, because the lock file must never exist without its contents
-		err = os.Link(f.Name(), l.path+".lock")
+		err = os.Link(f.Name(), filepath.Join(path, name+".lock"))
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("lock index: %w", err)
+		return false, fmt.Errorf("lock %s: %w", name, err)
 	}
 	return true, nil
 }
@@ -89,16 +94,18 @@ func (l *LockedIndex) take() (bool, error) {
 // BreakLocks removes the lock files of processes that were killed: those of this program, and those of git commands
 // that this program had started.
 func (d *Dir) BreakLocks(ctx context.Context) error {
-	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
+	return errors.Join(breakOwn(d.path), d.git.breakUpdates(ctx))
 }
 
-// breakIndex removes an index.lock that this program has created, and temporary files that this program would have
-// renamed to the lock or to the index.
-func (d *Dir) breakIndex() error {
-	lock := filepath.Join(d.path, "index.lock")
-	leftovers, err := filepath.Glob(filepath.Join(disk.QuoteGlob(d.path), lockPrefix+"*"))
-	if text, readErr := disk.ReadRegular(lock, disk.SmallFile); readErr == nil && string(text) == lockMark {
-		leftovers = append(leftovers, lock)
+// breakOwn removes, in the git directory at path, the lock files that this program has created, and temporary files
+// that this program would have renamed to a lock or to the index.
+func breakOwn(path string) error {
+	leftovers, err := filepath.Glob(filepath.Join(disk.QuoteGlob(path), lockPrefix+"*"))
+	for _, name := range []string{"index.lock", "packed-refs.lock"} {
+		lock := filepath.Join(path, name)
+		if text, readErr := disk.ReadRegular(lock, disk.SmallFile); readErr == nil && string(text) == lockMark {
+			leftovers = append(leftovers, lock)
+		}
 	}
 	for _, name := range leftovers {
 		err = errors.Join(err, os.Remove(name))

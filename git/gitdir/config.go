@@ -65,12 +65,8 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, s := range o.Settings {
-		section, _, key, err := s.parts()
-		if err != nil {
-			return nil, err
-		}
-		c.Section(section).SetOption(key, s.Value)
+	if err := addSettings(c, o.Settings); err != nil {
+		return nil, err
 	}
 	o.setPlaces(c, path)
 	var b bytes.Buffer

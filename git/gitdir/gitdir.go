@@ -40,6 +40,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
@@ -77,7 +78,7 @@ type Options struct {
 	Session string
 	// State is the state with which the new directory starts; nil means the state of a fresh clone.
 	State *State
-	// Settings are further settings of the new directory (IgnoreSettings).
+	// Settings are further settings of the new directory (IgnoreSettings). They replace other settings of these names.
 	Settings []Setting
 	// Branch is the full name of a branch that Create adds at the commit of HEAD, and to which HEAD points instead of the
 	// branch of Ref or State; "": none. A branch of the State with this name is moved.
@@ -104,6 +105,8 @@ type Dir struct {
 	git    commands
 	format object.Format
 	head   packedrefs.Ref // the requested branch; its Name is "" if there is none
+
+	packed sync.Mutex // held while this process reads and replaces packed-refs
 }
 
 // Create creates the git directory at path. If the directory exists, it must be the incomplete result of a call of
@@ -339,6 +342,8 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 // always has a remote-tracking branch, even if the parameter remote lacks the branch. Local branches and existing tags
 // keep their values, because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
+	d.packed.Lock()
+	defer d.packed.Unlock()
 	path := filepath.Join(d.path, "packed-refs")
 	text, err := disk.ReadRegular(path, disk.LargeFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

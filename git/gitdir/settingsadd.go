@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -42,30 +41,9 @@ func IgnoreSettings(path string) (list []Setting, err error) {
 	return list, nil
 }
 
-// AddSettings adds settings to the configuration of the git directory at path, as repeated calls of git config --add
-// do, but at once. It returns an error if a git command is changing the configuration.
-func AddSettings(path string, settings []Setting) (err error) {
-	if len(settings) == 0 {
-		return nil
-	}
-	name := filepath.Join(path, "config")
-	lock, err := os.OpenFile(name+".lock", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("add settings: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("add settings to %s: %w", name, errors.Join(err, lock.Close(), os.Remove(lock.Name())))
-		}
-	}()
-	text, err := disk.ReadRegular(name, disk.SmallFile)
-	if err != nil {
-		return err
-	}
-	c := config.New()
-	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
-		return err
-	}
+// addSettings adds settings to c, as repeated calls of git config --add do, after it has removed the settings of these
+// names.
+func addSettings(c *config.Config, settings []Setting) error {
 	for _, s := range settings {
 		section, subsection, key, err := s.parts()
 		if err != nil {
@@ -81,10 +59,7 @@ func AddSettings(path string, settings []Setting) (err error) {
 		section, subsection, key, _ := s.parts()
 		c.AddOption(section, subsection, key, s.Value)
 	}
-	if err := config.NewEncoder(lock).Encode(c); err != nil {
-		return err
-	}
-	return errors.Join(lock.Close(), os.Rename(lock.Name(), name))
+	return nil
 }
 
 // parts returns the parts of the name of a setting. The subsection is config.NoSubsection if there is none.

@@ -136,13 +136,16 @@ func (a *activity) makeGit(ctx context.Context, before takeover.State, side *git
 	// Deepen is not called if the history is complete, or is not to be fetched.
 	if before.History || git == nil || a.request.History == control.HistoryNone {
 		close(a.events.HistoryTried)
-		return
+	} else {
+		a.work.Repeat(ctx, "complete history", a.events.HistoryTried, func() error {
+			return a.contents.Deepen(ctx, git, side.Listing, side.Hurried)
+		})
+		if ctx.Err() == nil {
+			a.succession.Update(func(h *takeover.State) { h.History = true })
+		}
 	}
-	a.work.Repeat(ctx, "complete history", a.events.HistoryTried, func() error {
-		return a.contents.Deepen(ctx, git, side.Listing, side.Hurried)
-	})
 	if ctx.Err() == nil {
-		a.succession.Update(func(h *takeover.State) { h.History = true })
+		a.work.Repeat(ctx, "add remote-tracking branches", nil, func() error { return side.AddTracking(ctx) })
 	}
 }
 

@@ -181,14 +181,7 @@ func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
 	if err != nil {
 		return err
 	}
-	tracked, err := git(ctx, c.dir, "for-each-ref", "--count=1", "refs/remotes")
-	if err != nil {
-		return err
-	}
-	r.NewGit = &control.NewGit{Settings: own}
-	if tracked != "" { // the objects are on this host
-		r.NewGit.Refspecs = []string{"+refs/remotes/*:refs/remotes/*", "^refs/remotes/" + cloneRemote + "/*"}
-	}
+	r.NewGit = &control.NewGit{Settings: own, Tracking: true}
 	// A partial clone fetches what it lacks when a tree needs it, as it does for git worktree.
 	if partial {
 		if err := os.Setenv(lazyFetching, "0"); err != nil {

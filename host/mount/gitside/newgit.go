@@ -8,15 +8,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // KeepNew stores, in the home of the mount, what the git directory of a new session gets. The git directory is created
-// after the reply to the request, possibly by another process.
+// after the reply to the request, possibly by another process. The file is removed when the directory has everything.
 func KeepNew(home string, g *control.NewGit) error {
 	if g == nil {
 		return nil
@@ -28,27 +32,86 @@ func KeepNew(home string, g *control.NewGit) error {
 	return disk.WriteFile(filepath.Join(home, statedir.NewGitName), text, 0o600)
 }
 
-// addNew gives the new git directory what KeepNew has stored, and then removes the file. If this is interrupted, addNew
-// does it again when the directory is opened.
-func (s *Side) addNew(ctx context.Context) error {
-	name := filepath.Join(filepath.Dir(s.Mount.GitDir), statedir.NewGitName)
-	text, err := disk.ReadRegular(name, disk.LargeFile)
+// newGit returns what KeepNew has stored, or nil if the git directory has everything.
+func (s *Side) newGit() (*control.NewGit, error) {
+	text, err := disk.ReadRegular(s.newGitFile(), disk.LargeFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	var g control.NewGit
+	g := &control.NewGit{}
 	if err == nil {
-		err = json.Unmarshal(text, &g)
+		err = json.Unmarshal(text, g)
 	}
 	if err != nil {
-		return fmt.Errorf("read settings of a new git directory: %w", err)
+		return nil, fmt.Errorf("read settings of a new git directory: %w", err)
 	}
-	settings := make([]gitdir.Setting, len(g.Settings))
-	for i, n := range g.Settings {
-		settings[i] = gitdir.Setting{Name: n.Name, Value: n.Value}
+	return g, nil
+}
+
+// newGitFile returns the path of the file that KeepNew writes.
+func (s *Side) newGitFile() string {
+	return filepath.Join(filepath.Dir(s.Mount.GitDir), statedir.NewGitName)
+}
+
+// newSettings returns the settings of a new git directory.
+func newSettings(g *control.NewGit) (list []gitdir.Setting) {
+	if g != nil {
+		for _, n := range g.Settings {
+			list = append(list, gitdir.Setting{Name: n.Name, Value: n.Value})
+		}
 	}
-	if err := gitdir.AddNew(ctx, s.Mount.GitDir, s.Mount.Dir, settings, g.Refspecs); err != nil {
+	return list
+}
+
+// tracked is the prefix of the refs that AddTracking adds.
+const tracked = "refs/remotes/"
+
+// tipsNow requests the remote-tracking branches of the clone while the git directory is created, so that most of them
+// are in it when git commands can run. The function result waits for the answer. If there is none in time, AddTracking
+// asks again.
+func (s *Side) tipsNow(ctx context.Context, g *control.NewGit) (result func() fetch.Tips) {
+	asked := make(chan fetch.Tips, 1)
+	if g == nil || !g.Tracking {
+		asked <- fetch.Tips{}
+	} else {
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, listTimeLocal)
+			defer cancel()
+			tips := fetch.Tips{Store: s.Mount.Store}
+			if err := tips.List(ctx, tracked, s.Contents.Snapshot().Commit); err != nil {
+				s.Log.Info("list remote-tracking branches", zap.String("dir", s.Mount.Dir), zap.Error(err))
+			}
+			asked <- tips
+		}()
+	}
+	return sync.OnceValue(func() fetch.Tips { return <-asked })
+}
+
+// AddTracking adds the remote-tracking branches of the clone to the git directory of a new session, after it has
+// fetched the objects of those that this host lacks. This needs the history: without it, the other ones are added. It
+// does nothing if the git directory has everything, and continues what was interrupted.
+func (s *Side) AddTracking(ctx context.Context) error {
+	g, err := s.newGit()
+	dir := s.Dir()
+	if err != nil || g == nil || dir == nil {
 		return err
 	}
-	return os.Remove(name)
+	if g.Tracking {
+		tips := fetch.Tips{Store: s.Mount.Store}
+		if err = tips.List(ctx, tracked, s.Contents.Snapshot().Commit); err == nil {
+			err = dir.AddTracking(ctx, tips.Here, tips.Symbolic)
+		}
+		if err == nil && len(tips.Missing) > 0 {
+			if !tips.Deep {
+				return nil // the next mount of the session asks again
+			}
+			if err = tips.Fetch(ctx); err == nil {
+				err = dir.AddTracking(ctx, tips.Missing, tips.Symbolic)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.Remove(s.newGitFile())
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,6 +149,13 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	}
 	o.Index = func(dir *gitdir.Dir) error { return s.Index.write(ctx, dir, x, was) }
 	o.Refs = func() ([]packedrefs.Ref, string, []object.ID) { return s.refs(ctx, snap) }
+	g, err := s.newGit()
+	if err != nil {
+		return nil, err
+	}
+	o.Settings = slices.Concat(o.Settings, newSettings(g))
+	tipsNow := s.tipsNow(ctx, g)
+	defer tipsNow()
 	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
 	if err == nil && !ok {
 		dir, err = gitdir.Create(s.Mount.GitDir, o)
@@ -163,8 +171,9 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 			return nil, err
 		}
 	}
-	if err := s.addNew(ctx); err != nil {
-		return nil, err
+	tips := tipsNow()
+	if err := dir.AddTracking(ctx, tips.Here, tips.Symbolic); err != nil {
+		s.Log.Info("remote-tracking branches are added later", zap.String("dir", s.Mount.Dir), zap.Error(err))
 	}
 	return dir, s.open(ctx, dir)
 }

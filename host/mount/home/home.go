@@ -101,7 +101,7 @@ func (h *Home) Enter(ctx context.Context, r *control.MountRequest, remote string
 	case h.Record.Remote != remote:
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, h.Record.Remote)
 	}
-	// A git directory that has not got everything yet was not used, but its mount was promised.
+	// The git directory of a mount that was promised has not got everything yet.
 	_, unfinished := os.Lstat(filepath.Join(h.Dir, statedir.NewGitName))
 	// A large log is not read here, because reading it twice would delay the mount.
 	if !h.Record.Counted && !r.ReadOnly && (h.Record.Fork.Unfinished ||
