@@ -211,13 +211,17 @@ done; wait; cat ../log*`)
 	w.until("the branch is in the clone", func() bool {
 		return w.sh(app, "git for-each-ref refs/heads/same") != ""
 	})
-	before := w.sh(app, "git for-each-ref refs/heads; git config --local --list")
+	w.sh(app, "git branch -q --set-upstream-to=other old; git config branch.old.description older; "+
+		"git config branch.tracks.description new")
+	const told = "git for-each-ref refs/heads; git config --local --list | sort"
+	before := w.sh(app, told)
 	w.sh(w.root, "mkdir full && echo x >full/f")
-	for _, args := range []string{"-b new ../full", "-b tracks ../full origin/main", "-B old ../full first", "../full newer"} {
+	for _, args := range []string{"-b new ../full", "-b tracks ../full origin/main", "-B old ../full first",
+		"-B old ../full origin/main", "../full newer"} {
 		if r := w.run(w.state, "sh", "-c", "cd "+app+" && exec "+binary+" worktree add "+args); r.code != 1 {
 			t.Errorf("worktree add %s: %s", args, r)
 		}
-		if got := w.sh(app, "git for-each-ref refs/heads; git config --local --list"); got != before {
+		if got := w.sh(app, told); got != before {
 			t.Errorf("branches and settings after worktree add %s has failed: got\n%s\nwant\n%s", args, got, before)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 )
 
 // clone is a git repository on this host that is not a mount. Its trees are mounts of which it is the remote and the
@@ -92,16 +93,16 @@ func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Cont
 	if _, err := git(ctx, c.dir, append(create, "--", p.branch, p.commit)...); err != nil {
 		return nil, err
 	}
+	restore := c.upstream(ctx, p)
 	undo = func(ctx context.Context) error {
+		args := []string{"update-ref", "-d", ref, p.commit}
 		if there {
-			_, err := git(ctx, c.dir, "update-ref", "-m", "worktree: not added", ref, before, p.commit)
+			args = []string{"update-ref", "-m", "worktree: not added", ref, before, p.commit}
+		}
+		if _, err := git(ctx, c.dir, args...); err != nil {
 			return err
 		}
-		_, err := git(ctx, c.dir, "update-ref", "-d", ref, p.commit)
-		if p.upstream != "" && err == nil {
-			_, err = git(ctx, c.dir, "config", "--local", "--remove-section", "branch."+p.branch)
-		}
-		return err
+		return restore(ctx)
 	}
 	if p.upstream != "" {
 		if _, err := git(ctx, c.dir, "branch", "-q", "--set-upstream-to="+p.upstream, "--", p.branch); err != nil {
@@ -109,6 +110,32 @@ func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Cont
 		}
 	}
 	return undo, nil
+}
+
+// upstream returns a function that sets the upstream of the branch of the plan to what it is now, if the plan changes it.
+// Other settings of the branch, such as its description, stay.
+func (c clone) upstream(ctx context.Context, p plan) (restore func(context.Context) error) {
+	before := map[string]string{}
+	if p.upstream != "" {
+		for _, key := range []string{"remote", "merge", "rebase"} { // those that git branch --set-upstream-to sets
+			key = "branch." + p.branch + "." + key
+			before[key], _ = git(ctx, c.dir, "config", "--local", "--get-all", key) // fails if there is none
+		}
+	}
+	return func(ctx context.Context) (err error) {
+		for key, values := range before {
+			_, failed := git(ctx, c.dir, "config", "--local", "--unset-all", key)
+			if failed != nil && !gitcmd.Exited(failed, 5) { // there is none
+				err = errors.Join(err, failed)
+				continue
+			}
+			for value := range strings.Lines(values) {
+				_, failed := git(ctx, c.dir, "config", "--local", "--add", key, strings.TrimSuffix(value, "\n"))
+				err = errors.Join(err, failed)
+			}
+		}
+		return err
+	}
 }
 
 // usedBy returns the directory of the tree of the clone, the clone itself included, that has checked out a branch; ""
