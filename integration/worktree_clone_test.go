@@ -232,6 +232,10 @@ done; wait; cat ../log*`)
 		!strings.HasPrefix(got, "origin/main\n") {
 		t.Errorf("upstream of the branch: got %q in the clone, %q in the tree", got, want)
 	}
+	const described = "git config --get-all branch.tracks.description; git config branch.old.description || true"
+	if got := w.sh(filepath.Join(w.root, "tracks"), described); got != "new" {
+		t.Errorf("settings of branches in the tree: got %q, want only those of its branch", got)
+	}
 }
 
 // A tree of a clone is there before its git directory is. If the worker is killed in between, its successor gives the

@@ -157,7 +157,7 @@ func (x addition) run(ctx context.Context, a *cli.App) (dir string, err error) {
 		if !isTree {
 			return nil
 		}
-		return of.prepare(ctx, r)
+		return of.prepare(ctx, r, plan.branch)
 	})
 	if err != nil {
 		return "", cli.Failure("add worktree", x.path, err)

@@ -151,7 +151,7 @@ func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan) (contr
 	flags.SetContext(ctx)
 	o.AddFlags(flags)
 	o.Request.Session, o.Request.Ref = x.session, p.commit
-	if err := c.prepare(ctx, &o.Request); err != nil {
+	if err := c.prepare(ctx, &o.Request, p.branch); err != nil {
 		return control.MountReply{}, err
 	}
 	switch {
@@ -173,11 +173,11 @@ func (c clone) mount(ctx context.Context, a *cli.App, x addition, p plan) (contr
 // user of a tree runs git in the clone anyway.
 const lazyFetching = "GIT_NO_LAZY_FETCH"
 
-// prepare completes the request for a tree: its branches appear in the clone, and its git directory gets the settings
-// and the remote-tracking branches of the clone. It also adds to the environment of this process, which the request
-// contains, the settings by which the mount names its remote and converts contents.
-func (c clone) prepare(ctx context.Context, r *control.MountRequest) error {
-	own, partial, err := c.settings(ctx)
+// prepare completes the request for a tree with a branch, or "": its branches appear in the clone, and its git
+// directory gets the settings and the remote-tracking branches of the clone. It also adds to the environment of this
+// process, which the request contains, the settings by which the mount names its remote and converts contents.
+func (c clone) prepare(ctx context.Context, r *control.MountRequest, branch string) error {
+	own, partial, err := c.settings(ctx, branch)
 	if err != nil {
 		return err
 	}
@@ -221,9 +221,9 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 }
 
 // settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
-// the repository is stored, and its relation to other directories. The hooks are those of the clone, too. partial is
-// whether it is a partial clone.
-func (c clone) settings(ctx context.Context) (all []control.GitSetting, partial bool, err error) {
+// the repository is stored, and its relation to other directories. Of the settings of branches, they get those of
+// their own branch. The hooks are those of the clone, too. partial is whether it is a partial clone.
+func (c clone) settings(ctx context.Context, branch string) (all []control.GitSetting, partial bool, err error) {
 	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
 	if err != nil {
 		return nil, false, err
@@ -236,6 +236,9 @@ func (c clone) settings(ctx context.Context) (all []control.GitSetting, partial 
 		section, rest, _ := strings.Cut(name, ".")
 		partial = partial || name == "extensions.partialclone" || section == "remote" && strings.HasSuffix(rest, ".promisor")
 		if name == "" || slices.Contains(notInTrees, section) || slices.Contains(notInTrees, name) {
+			continue
+		}
+		if i := strings.LastIndexByte(rest, '.'); section == "branch" && i >= 0 && rest[:i] != branch {
 			continue
 		}
 		if section == "remote" {
