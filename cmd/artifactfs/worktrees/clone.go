@@ -112,8 +112,8 @@ func (c clone) createBranch(ctx context.Context, p plan) (undo func(context.Cont
 	return undo, nil
 }
 
-// upstream returns a function that sets the upstream of the branch of the plan to what it is now, if the plan changes it.
-// Other settings of the branch, such as its description, stay.
+// upstream returns a function that sets the upstream of the branch of the plan to what it is now, if the plan changes
+// it. Other settings of the branch, such as its description, stay.
 func (c clone) upstream(ctx context.Context, p plan) (restore func(context.Context) error) {
 	before := map[string]string{}
 	if p.upstream != "" {
