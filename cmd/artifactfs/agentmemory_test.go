@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +18,9 @@ func TestHooksKeepMemory(t *testing.T) {
 	m, s := mountStatus(w.dir), &sessionsOf{}
 	m.ReadOnly, m.Session.Name = false, "work"
 	w.daemon.set(func() { w.daemon.mounts, w.daemon.fakeSessions = []control.MountStatus{m}, s })
+	first := `{"cwd":"` + w.dir + `"}` + "\n"
 	file := filepath.Join(w.afs.dir, "d6a63774-a2a1-475b-921d-819030ada2ae.jsonl")
-	if err := os.WriteFile(file, []byte("{\"n\":1}\n{\"n\":2}\n{\"n\""), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(first+"{\"n\":2}\n{\"n\""), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	event := func(name, file string) (records, memory []string) {
@@ -68,7 +70,7 @@ func TestHooksKeepMemory(t *testing.T) {
 		t.Errorf("nothing has changed, and %q is stored", memory)
 	}
 	if out := w.ok("agent", "status", "--dir", "m"); !strings.HasSuffix(out,
-		"memory    kept in the session: claude: 1 conversation, 16 B\n") {
+		fmt.Sprintf("memory    kept in the session: claude: 1 conversation, %d B\n", len(first)+8)) {
 		t.Errorf("agent status: %s", out)
 	}
 	var status struct {
@@ -78,7 +80,7 @@ func TestHooksKeepMemory(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(w.ok("agent", "status", "--dir", "m", "--json")), &status); err != nil ||
-		!status.Memory.Kept || status.Memory.Agents["claude"].Bytes != 16 {
+		!status.Memory.Kept || status.Memory.Agents["claude"].Bytes != int64(len(first)+8) {
 		t.Errorf("agent status --json: %+v, %v", status, err)
 	}
 }

@@ -40,12 +40,11 @@ const (
 )
 
 // memoryNames contains, for each agent whose memory is kept, a regular expression that matches the whole path of each
-// of its files, relative to the directory of Home. Its group is the conversation, which is empty for files that all
-// conversations share. No path that it matches leads out of the directory.
+// of its files, relative to the directory of memoryHome. Its group is the conversation. No path that it matches leads
+// out of the directory. Notes that several conversations share are not kept: they do not belong to one session.
 var memoryNames = map[Agent]*regexp.Regexp{
-	Claude: regexp.MustCompile(`\A(?:(` + memoryID + `)(?:\.jsonl|/(?:subagents|tool-results)/\w[\w.-]{0,127})|` +
-		`memory/\w[\w-]{0,127}\.md)\z`),
-	Codex: regexp.MustCompile(`\A\d{4}/\d\d/\d\d/rollout-\d{4}(?:-\d\d){2}T\d\d(?:-\d\d){2}-(` + memoryID + `)\.jsonl\z`),
+	Claude: regexp.MustCompile(`\A(` + memoryID + `)(?:\.jsonl|/(?:subagents|tool-results)/\w[\w.-]{0,127})\z`),
+	Codex:  regexp.MustCompile(`\A\d{4}/\d\d/\d\d/rollout-\d{4}(?:-\d\d){2}T\d\d(?:-\d\d){2}-(` + memoryID + `)\.jsonl\z`),
 }
 
 // KeepsMemory reports whether the memory of the agent can be kept.
@@ -95,8 +94,12 @@ type stored struct {
 	Files   map[string]mark `json:"files"`
 	Bytes   int64           `json:"bytes"`
 	Dropped int64           `json:"dropped,omitempty"`
-	path    string
-	others  int64 // number of bytes of other conversations
+	// Diverged is whether the files of this host and those of the session have different continuations. Then nothing is
+	// stored, because the memory would become a mixture of both.
+	Diverged bool `json:"diverged,omitempty"`
+
+	path   string
+	others int64 // number of bytes of other conversations
 }
 
 // mark states which part of a file is stored.
@@ -155,7 +158,6 @@ type memoryRecord struct {
 	Agent   Agent           `json:"agent"`
 	Session string          `json:"agent_session"`
 	File    string          `json:"file"`           // path of the file, which memoryNames matches
-	Root    string          `json:"root"`           // root of the mount
 	Writer  string          `json:"writer"`         // see stored
 	Offset  int64           `json:"offset"`         // offset of the line in the file
 	Size    int64           `json:"size"`           // size of the line in the file, with the newline
@@ -172,18 +174,31 @@ type memoryRecord struct {
 
 // SendMemory calls the function send with records of the lines that the agent has written to the files of its
 // conversation since the last call, in batches, and stores after each batch how far it has come. It does nothing unless
-// the memory is kept (KeepMemory), and the event names the file of the conversation. root is the root of the mount. It
+// the memory is kept (KeepMemory), and the event names the file of the conversation. It does nothing either if
+// the conversation has begun outside of the mount: root is its root, and inside reports whether a directory is in it. It
 // ends when the function late returns true; the next call continues.
-func SendMemory(gitDir, root string, e Event, late func() bool, send func(lines []string) error) error {
+func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late func() bool,
+	send func(lines []string) error) error {
 	if _, err := os.Stat(filepath.Join(gitDir, memoryDir)); err != nil {
 		return missingIsFine(err)
 	}
 	home, conversation := memoryHome(e.Agent, e.File)
-	if home == "" {
+	if home == "" || !belongs(e, home, root, inside) {
 		return nil
 	}
+	unlock, err := lockMemory(gitDir, late)
+	if unlock == nil {
+		return err
+	}
+	defer unlock()
 	s, err := loadStored(gitDir, e.Agent, conversation)
 	if err != nil {
+		return err
+	}
+	if s.Diverged {
+		return nil
+	}
+	if err := s.save(); err != nil { // the name of the writer is stored before its first record
 		return err
 	}
 	names := memoryFilesIn(home, e.Agent, conversation, e.File)
@@ -191,7 +206,7 @@ func SendMemory(gitDir, root string, e Event, late func() bool, send func(lines 
 		if late() {
 			return nil
 		}
-		t := tail{s: s, event: e, root: root, name: name, late: late, send: send}
+		t := tail{s: s, event: e, name: name, late: late, send: send}
 		if err := t.sendFile(filepath.Join(home, name)); err != nil {
 			return fmt.Errorf("store %s: %w", name, err)
 		}
@@ -199,47 +214,25 @@ func SendMemory(gitDir, root string, e Event, late func() bool, send func(lines 
 	return nil
 }
 
-// memoryHome returns the directory to which the names of memoryNames are relative, and the conversation, of the file in
-// which an agent stores a conversation. It returns "" if the file is another one.
-func memoryHome(a Agent, file string) (home, conversation string) {
-	home = filepath.Dir(file)
-	if a == Codex {
-		home = filepath.Dir(filepath.Dir(filepath.Dir(home)))
-	}
-	name, err := filepath.Rel(home, file)
-	if err != nil || !filepath.IsAbs(file) || memoryNames[a] == nil {
-		return "", ""
-	}
-	m := memoryNames[a].FindStringSubmatch(name)
-	if m == nil || m[1] == "" {
-		return "", ""
-	}
-	return home, m[1]
-}
-
-// memoryFilesIn returns the names of the files of a conversation, the file of the event first.
-func memoryFilesIn(home string, a Agent, conversation, file string) []string {
-	first, _ := filepath.Rel(home, file)
-	names := []string{first}
-	if a != Claude {
-		return names
-	}
-	for _, dir := range []string{conversation + "/subagents", conversation + "/tool-results", "memory"} {
-		files, _ := os.ReadDir(filepath.Join(home, dir)) // there is often none
-		for _, f := range files {
-			if name := dir + "/" + f.Name(); f.Type().IsRegular() && memoryNames[a].MatchString(name) {
-				names = append(names, name)
-			}
+// lockMemory waits until no other hook or command stores or places memory in the session of the git directory. unlock is
+// nil if this took too long, or failed.
+func lockMemory(gitDir string, late func() bool) (unlock func(), err error) {
+	for {
+		unlock, err = disk.TryLock(filepath.Join(gitDir, memoryDir, "lock"))
+		if !errors.Is(err, disk.ErrLocked) {
+			return unlock, err
 		}
+		if late() {
+			return nil, nil
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return names
 }
 
 // tail sends the new part of one file.
 type tail struct {
 	s     *stored
 	event Event
-	root  string
 	name  string
 	late  func() bool
 	send  func(lines []string) error
@@ -395,7 +388,7 @@ func (t *tail) parts(text []byte, offset, size int64) error {
 
 // add adds a record to the batch. It sends the batch first if the record does not fit.
 func (t *tail) add(r memoryRecord) error {
-	r.Type, r.Agent, r.Session, r.File, r.Root, r.Time = "memory", t.event.Agent, t.event.Session, t.name, t.root, t.time
+	r.Type, r.Agent, r.Session, r.File, r.Time = "memory", t.event.Agent, t.event.Session, t.name, t.time
 	r.Writer = t.s.Writer
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -26,6 +26,11 @@ type memoryHost struct {
 	conversation, project string
 }
 
+// under returns a function that reports whether a directory is root, or below it.
+func under(root string) func(dir string) bool {
+	return func(dir string) bool { return dir == root || strings.HasPrefix(dir, root+"/") }
+}
+
 // hostAt returns a host on which the session is mounted at root.
 func hostAt(t *testing.T, root string, store *[]json.RawMessage) *memoryHost {
 	h := &memoryHost{t: t, home: t.TempDir(), gitDir: t.TempDir(), root: root, store: store}
@@ -57,7 +62,7 @@ func (h *memoryHost) write(name, text string) {
 // send runs the hook at the end of a turn. It stores the records as the daemon does.
 func (h *memoryHost) send() error {
 	e := Event{Agent: Claude, Kind: TurnEnd, Session: conversationID, File: h.conversation}
-	return SendMemory(h.gitDir, h.root, e, func() bool { return false }, func(lines []string) error {
+	return SendMemory(h.gitDir, h.root, under(h.root), e, func() bool { return false }, func(lines []string) error {
 		if h.fail != nil && h.fail() {
 			return errors.New("no answer")
 		}
@@ -125,36 +130,31 @@ func TestMemoryTravels(t *testing.T) {
 		return fmt.Sprintf(`{"type":"user","timestamp":"2026-11-22T03:04:%02dZ","cwd":%q,"message":{"role":"user",`+
 			`"content":"fix <it> & \"cwd\":\"/srv/app\" %d"},"password":"hunter2"}`+"\n", n, dir, n)
 	}
-	a.project = filepath.Join(a.home, "projects", "-srv-app-web")
-	a.conversation = filepath.Join(a.project, conversationID+".jsonl")
 	a.write(conversationID+".jsonl", line(1, "/srv/app/web")+line(2, "/srv/app")+line(3, "/srv/apple")+`{"incompl`)
 	a.write(conversationID+"/subagents/agent-1.jsonl", line(4, "/srv/app"))
 	a.write(conversationID+"/subagents/agent-1.meta.json", `{"x":1}`)
 	a.write(conversationID+"/tool-results/toolu_1.txt", "the password=hunter2xyz9 is out\n")
-	a.write("memory/MEMORY.md", "# Notes\n")
-	a.write("memory/evil.sh", "no")
+	a.write("memory/MEMORY.md", "# Notes\n")                                   // belongs to other sessions, too
 	a.write("00000000-0000-0000-0000-000000000000.jsonl", line(5, "/srv/app")) // another conversation
 	if err := a.send(); err != nil {
 		t.Fatal(err)
 	}
 	p := b.place()
-	if p.Outcome != MemoryPlaced || p.Dir != "/home/x/other/web" || p.Partial ||
+	if p.Outcome != MemoryPlaced || p.Dir != "/home/x/other" || p.Partial ||
 		p.Title != `fix <it> & "cwd":"/srv/app" 1` {
 		t.Errorf("placed: %+v", p)
 	}
-	// The agent looks in the directory of the working directory in which the conversation was begun.
-	at := "projects/-home-x-other-web/"
+	at := "projects/-home-x-other/"
 	got := b.files()
 	want := func(n int, dir string) string {
 		return strings.Replace(line(n, dir), "hunter2", "[redacted password]", 1)
 	}
-	main := want(1, "/home/x/other/web") + want(2, "/home/x/other") + want(3, "/srv/apple")
+	main := want(1, "/home/x/other") + want(2, "/home/x/other") + want(3, "/home/x/other")
 	for name, text := range map[string]string{
 		conversationID + ".jsonl":                       main,
 		conversationID + "/subagents/agent-1.jsonl":     want(4, "/home/x/other"),
 		conversationID + "/subagents/agent-1.meta.json": `{"x":1}`,
 		conversationID + "/tool-results/toolu_1.txt":    "the password=[redacted password] is out\n",
-		"memory/MEMORY.md":                              "# Notes\n",
 	} {
 		if got[at+name] != text {
 			t.Errorf("%s: got %q, want %q", name, got[at+name], text)
@@ -183,13 +183,18 @@ func TestMemoryTravels(t *testing.T) {
 	if p := a.place(); p.Outcome != MemoryNewer {
 		t.Errorf("a has a line of its own: %s", p.Outcome)
 	}
+	// What a adds belongs to another history than that of b, so it is not added to the memory.
+	n = len(store)
+	a.write(conversationID+".jsonl", line(8, "/srv/app"))
+	if err := a.send(); err != nil || len(store) != n {
+		t.Errorf("a has stored %d lines of another history, %v", len(store)-n, err)
+	}
 	c := hostAt(t, "/srv/app", &store)
-	c.project = filepath.Join(c.home, "projects", "-srv-app-web")
 	c.write(conversationID+".jsonl", line(1, "/srv/app/web")+line(2, "/srv/app")+line(3, "/srv/apple"))
 	if p := c.place(); p.Outcome != MemoryUpdated || p.Partial {
 		t.Errorf("c has the beginning: %+v", p)
 	}
-	text := c.files()["projects/-srv-app-web/"+conversationID+".jsonl"]
+	text := c.files()["projects/-srv-app/"+conversationID+".jsonl"]
 	if wanted := line(1, "/srv/app/web") + line(2, "/srv/app") + line(3, "/srv/apple") +
 		want(6, "/srv/app"); text != wanted {
 		t.Errorf("extended: got %q, want %q", text, wanted)
@@ -297,16 +302,16 @@ func TestMemoryHasLimits(t *testing.T) {
 // TestHostileMemory checks that memory of a session remote can write only the files of agents, at their fixed places.
 func TestHostileMemory(t *testing.T) {
 	record := func(agent, file, more string) json.RawMessage {
-		return json.RawMessage(fmt.Sprintf(`{"type":"memory","agent":%q,"agent_session":"x","file":%q,"root":"/a",`+
+		return json.RawMessage(fmt.Sprintf(`{"type":"memory","agent":%q,"agent_session":"x","file":%q,`+
 			`"writer":"w","offset":0,"size":1%s}`, agent, file, more))
 	}
-	good := record("claude", conversationID+".jsonl", `,"line":{"cwd":"/a/../../../etc","n":1}`)
+	good := record("claude", conversationID+".jsonl", `,"line":{"cwd":"/a/prod","x":{"cwd":"/etc"},"n":1}`)
 	store := []json.RawMessage{[]byte(`null`), []byte(`{"type":"memory"`), good}
 	for _, agent := range []string{"claude", "codex", "gemini", ""} {
 		for _, name := range []string{"", ".", "..", "/etc/passwd", "../settings.json", "settings.json",
 			conversationID + ".jsonl\n", "x\n" + conversationID + ".jsonl", conversationID + "/../../settings.json",
 			conversationID + "/subagents/..", conversationID + "/subagents/.x", conversationID + "/hooks/x",
-			conversationID + "/subagents/a/b", "memory/../../CLAUDE.md", "memory/x.sh", "memory/.md",
+			conversationID + "/subagents/a/b", "memory/../../CLAUDE.md", "memory/x.md",
 			"2026/11/30/../../../config.toml", "2026/11/30/rollout-2026-11-30T01-27-41-../x.jsonl"} {
 			store = append(store, record(agent, name, `,"line":{"evil":1}`),
 				record(agent, name, `,"sum":"x","part":0,"parts":1,"text":"evil"`))
@@ -329,12 +334,15 @@ func TestHostileMemory(t *testing.T) {
 			t.Errorf("written: %s: %q", name, text)
 		}
 	}
-	if got := b.files()["projects/-b/"+conversationID+".jsonl"]; got != `{"cwd":"/a/../../../etc","n":1}`+"\n" {
+	if got := b.files()["projects/-b/"+conversationID+".jsonl"]; got != `{"cwd":"/b","x":{"cwd":"/b"},"n":1}`+"\n" {
 		t.Errorf("conversation: %q", got)
 	}
-	store = []json.RawMessage{good, record("claude", "memory/x.md",
+	store = []json.RawMessage{good, record("claude", conversationID+"/tool-results/x.md",
 		`,"sum":"`+sumOf([]byte("evil"))+`","parts":1,"text":"evil"`)}
-	if err := os.Symlink(outside, filepath.Join(b.project, "memory")); err != nil {
+	if err := os.MkdirAll(filepath.Join(b.project, conversationID), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(b.project, conversationID, "tool-results")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Remember(store)[0].Place(b.root, b.gitDir); err == nil {
@@ -363,7 +371,7 @@ func TestCodexMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var store []json.RawMessage
-	err := SendMemory(gitDir, "/a", Event{Agent: Codex, File: path}, func() bool { return false },
+	err := SendMemory(gitDir, "/a", under("/a"), Event{Agent: Codex, File: path}, func() bool { return false },
 		func(lines []string) error {
 			for _, l := range lines {
 				store = append(store, json.RawMessage(l))
@@ -376,27 +384,15 @@ func TestCodexMemory(t *testing.T) {
 	t.Setenv("CODEX_HOME", to)
 	p, err := Remember(store)[0].Place("/b", gitDir)
 	if err != nil || p.Outcome != MemoryPlaced || p.Title != "fix it" ||
-		!slices.Equal(p.Command(), []string{"codex", "resume", conversationID, "-C", "/b/web"}) {
+		!slices.Equal(p.Command(), []string{"codex", "resume", conversationID, "-C", "/b"}) {
 		t.Errorf("placed: %+v, %v", p, err)
 	}
 	got, err := os.ReadFile(filepath.Join(to, "sessions", name))
-	if want := strings.Replace(text, "/a/web", "/b/web", 1); err != nil || string(got) != want {
+	if want := strings.Replace(text, "/a/web", "/b", 1); err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	// Codex finds a conversation in any directory, so a fork on the same host has it already.
 	if p, err := Remember(store)[0].Place("/c", gitDir); err != nil || p.Outcome != MemoryCurrent {
 		t.Errorf("placed again: %+v, %v", p, err)
-	}
-}
-
-// TestSlug compares with what claude makes of a directory.
-func TestSlug(t *testing.T) {
-	for dir, want := range map[string]string{
-		"/home/é😀/a.b_c":                  "-home-----a-b-c",
-		"/x/" + strings.Repeat("ab", 110): "-x-" + strings.Repeat("ab", 98) + "a-u8tsoc",
-	} {
-		if got := slug(dir); got != want {
-			t.Errorf("slug of %s: got %s, want %s", dir, got, want)
-		}
 	}
 }

@@ -3,10 +3,10 @@ package agenthook
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -28,8 +28,6 @@ type Remembered struct {
 	Agent   Agent
 	ID      string
 	Partial bool // whether lines are missing: they were left out, erased or expired
-	dir     string
-	root    string
 	title   string
 	files   map[string]*rememberedFile
 }
@@ -37,41 +35,27 @@ type Remembered struct {
 // rememberedFile is a file of a conversation.
 type rememberedFile struct {
 	name  string
-	lines []memoryText
+	lines [][]byte
 	seen  map[string]bool           // lines that were added, by writer, offset and hash
 	ends  map[string]int64          // offset of the end of the newest line of each writer
 	parts map[string]map[int]string // parts of long lines, by the hash of the line
-}
-
-type memoryText struct {
-	text []byte
-	root string // root of the mount in which the line was written
 }
 
 // Remember returns the conversations that the records contain, which must be sorted by time. It skips everything that
 // SendMemory cannot have written: a session remote is not trusted.
 func Remember(records []json.RawMessage) []*Remembered {
 	all := map[string]*Remembered{}
-	shared := map[string]*rememberedFile{} // files that belong to no conversation
 	var order []*Remembered
 	for _, record := range records {
 		var r memoryRecord
-		if json.Unmarshal(record, &r) != nil || r.Type != "memory" || memoryNames[r.Agent] == nil ||
-			!filepath.IsAbs(r.Root) {
+		if json.Unmarshal(record, &r) != nil || r.Type != "memory" || memoryNames[r.Agent] == nil {
 			continue
 		}
 		m := memoryNames[r.Agent].FindStringSubmatch(r.File)
 		if m == nil {
 			continue
 		}
-		key, id := string(r.Agent)+" "+r.File, m[1]
-		if id == "" {
-			if shared[key] == nil {
-				shared[key] = newRememberedFile(r.File)
-			}
-			shared[key].add(r)
-			continue
-		}
+		id := m[1]
 		c := all[id]
 		if c == nil {
 			c = &Remembered{Agent: r.Agent, ID: id, files: map[string]*rememberedFile{}}
@@ -90,11 +74,6 @@ func Remember(records []json.RawMessage) []*Remembered {
 	}
 	for _, c := range order {
 		c.describe()
-		for key, f := range shared {
-			if strings.HasPrefix(key, string(c.Agent)+" ") {
-				c.files[f.name] = f
-			}
-		}
 	}
 	return slices.DeleteFunc(order, func(c *Remembered) bool { return c.main() == nil })
 }
@@ -128,13 +107,14 @@ func (f *rememberedFile) add(r memoryRecord) bool {
 	gap := known && r.Offset > end || len(f.ends) == 0 && r.Offset > 0
 	f.ends[r.Writer] = r.Offset + r.Size
 	if !appended(f.name) {
-		f.lines = []memoryText{{text, r.Root}}
+		f.lines = [][]byte{text}
 		return true
 	}
-	if !json.Valid(text) || bytes.ContainsRune(text, '\n') {
+	var line bytes.Buffer
+	if json.Compact(&line, text) != nil {
 		return false
 	}
-	f.lines = append(f.lines, memoryText{text, r.Root})
+	f.lines = append(f.lines, unescape(line.Bytes()))
 	return !gap
 }
 
@@ -168,31 +148,23 @@ func (c *Remembered) main() *rememberedFile {
 	return nil
 }
 
-// describe finds the working directory and the title of the conversation.
+// describe finds the title of the conversation.
 func (c *Remembered) describe() {
 	f := c.main()
 	if f == nil {
 		return
 	}
-	c.root = f.lines[0].root
 	for _, l := range f.lines {
 		var v struct {
 			Type    string          `json:"type"`
-			Dir     string          `json:"cwd"`
 			Message message         `json:"message"`
 			Payload json.RawMessage `json:"payload"`
 		}
-		if json.Unmarshal(l.text, &v) != nil {
+		if json.Unmarshal(l, &v) != nil {
 			continue
 		}
-		var p struct {
-			Dir string `json:"cwd"`
-			message
-		}
+		var p message
 		_ = json.Unmarshal(v.Payload, &p) // claude has none, and codex not always an object
-		if dir := cmp.Or(v.Dir, p.Dir); c.dir == "" && dir != "" {
-			c.dir, c.root = dir, l.root
-		}
 		text := ""
 		if v.Type == "user" {
 			_ = json.Unmarshal(v.Message.Content, &text) // the result of a tool is a list
@@ -242,15 +214,13 @@ func (p Placed) Command() []string {
 }
 
 // Place writes the files of the conversation to the place at which the agent of this user looks for them if it runs in
-// the mount at root. Working directories below the root of the mount in which the conversation was made are replaced by
-// those below root. A file of this host that is longer or different is not changed. gitDir is the git directory of the
-// mount: SendMemory does not store the lines again that are in the memory already.
+// the root of a mount. All working directories in the conversation are replaced by root: the session remote is not
+// trusted, and the conversation must not appear in another project of the user. A file of this host that is longer or
+// different is not changed. gitDir is the git directory of the mount: SendMemory does not store the lines again that are
+// in the memory already.
 func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
 	p = Placed{Agent: c.Agent, Conversation: c.ID, Title: c.title, Dir: root, Partial: c.Partial}
-	if dir, below := moved(c.dir, c.root, root); below {
-		p.Dir = dir
-	}
-	home, err := agentHome(c.Agent, p.Dir)
+	home, err := agentHome(c.Agent, root)
 	if err != nil {
 		return p, err
 	}
@@ -262,11 +232,16 @@ func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
 		return p, err
 	}
 	defer in.Close()
+	unlock, err := disk.Lock(filepath.Join(gitDir, memoryDir, "lock"))
+	if err != nil {
+		return p, err
+	}
+	defer unlock()
 	s, err := loadStored(gitDir, c.Agent, c.ID)
 	if err != nil {
 		return p, err
 	}
-	s.Bytes = 0
+	s.Bytes, s.Diverged = 0, false
 	// The conversation itself is placed last, so that it is complete as soon as the agent finds it.
 	main := c.main()
 	for _, name := range slices.Sorted(maps.Keys(c.files)) {
@@ -323,68 +298,29 @@ func slug(dir string) string {
 	return string(name[:most]) + "-" + strconv.FormatInt(int64(math.Abs(float64(hash))), 36)
 }
 
-// moved returns the path dir after the directory from was moved to the directory to. If dir is not below from, it
-// returns dir and false.
-func moved(dir, from, to string) (string, bool) {
-	if dir == from {
-		return to, true
-	}
-	if rest, ok := strings.CutPrefix(dir, from+"/"); ok && filepath.IsLocal(rest) {
-		return path.Join(to, rest), true
-	}
-	return dir, false
-}
-
 // placeFile writes one file of the conversation, and adds to s what of it is stored.
 func (c *Remembered) placeFile(in *os.Root, f *rememberedFile, root string, s *stored) (Outcome, error) {
-	var there []byte
-	file, err := in.OpenFile(f.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err == nil {
-		there, err = readAtMost(file, 4*maxMemoryConversation)
-		file.Close()
-	}
+	there, err := readFile(in, f.name)
 	exists := err == nil
 	if err := missingIsFine(err); err != nil {
 		return "", err
 	}
-	text, outcome := []byte(nil), MemoryPlaced
+	var outcome Outcome
 	shared := int64(0) // size of the part of the file that is stored
 	if appended(f.name) {
-		var same int
-		if same, shared = f.common(there); exists {
-			switch whole := shared == int64(len(there)); {
-			case same == len(f.lines) && whole:
-				outcome = MemoryCurrent
-			case whole:
-				outcome = MemoryUpdated
-			case same == len(f.lines):
-				outcome = MemoryNewer
-			default:
-				// What the two have in common is stored, and the rest of this host belongs to another history.
-				outcome, shared = MemoryNewer, int64(len(there))
-			}
-		}
-		if outcome == MemoryPlaced || outcome == MemoryUpdated {
-			text = append(text, there...)
-			for _, l := range f.lines[same:] {
-				text = append(text, editDirs(l.text, func(dir string) string {
-					dir, _ = moved(dir, l.root, root)
-					return dir
-				})...)
-				text = append(text, '\n')
-			}
-			shared = int64(len(text))
-		}
+		outcome, there, shared, err = f.extend(in, there, exists, root)
+		s.Diverged = s.Diverged || outcome == MemoryNewer && shared < 0
 	} else if outcome = MemoryNewer; !exists && len(f.lines) > 0 {
-		text, outcome = f.lines[0].text, MemoryPlaced
-	}
-	m := mark{Offset: shared}
-	if outcome == MemoryPlaced || outcome == MemoryUpdated {
-		if err := writeIn(in, f.name, text); err != nil {
-			return "", err
+		there, outcome = f.lines[0], MemoryPlaced
+		if err = writeNew(in, f.name, there); errors.Is(err, fs.ErrExist) {
+			there, outcome, err = nil, MemoryNewer, nil // the agent has just written it
 		}
-		there = text
 	}
+	if err != nil {
+		return "", err
+	}
+	shared = max(shared, 0)
+	m := mark{Offset: shared}
 	if appended(f.name) {
 		m.Sum = lastSum(bytes.NewReader(there), shared)
 	} else {
@@ -392,6 +328,65 @@ func (c *Remembered) placeFile(in *os.Root, f *rememberedFile, root string, s *s
 	}
 	s.Files[f.name], s.Bytes = m, s.Bytes+m.Offset
 	return outcome, nil
+}
+
+// extend writes the lines that are missing at the end of the file. It returns the contents of the file, and the size of
+// its part that is stored; -1 if the file of this host and that of the session have different continuations.
+func (f *rememberedFile) extend(in *os.Root, there []byte, exists bool,
+	root string) (outcome Outcome, text []byte, shared int64, err error) {
+	same, shared := f.common(there)
+	switch whole := shared == int64(len(there)); {
+	case exists && same == len(f.lines) && whole:
+		return MemoryCurrent, there, shared, nil
+	case same == len(f.lines) && exists:
+		return MemoryNewer, there, shared, nil
+	case !whole:
+		return MemoryNewer, there, -1, nil
+	}
+	for _, l := range f.lines[same:] {
+		text = append(append(text, editDirs(l, root)...), '\n')
+	}
+	outcome = MemoryUpdated
+	if exists {
+		err = appendTo(in, f.name, int64(len(there)), text)
+	} else {
+		outcome, err = MemoryPlaced, writeNew(in, f.name, text)
+	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, errChanged) { // an agent is writing it
+		return MemoryNewer, there, -1, nil
+	}
+	text = append(there, text...)
+	return outcome, text, int64(len(text)), err
+}
+
+// errChanged means that a file has changed since it was read.
+var errChanged = errors.New("the file has changed")
+
+// appendTo appends the text to a file whose size must be size. It does not replace the file, because a running agent
+// may have it open.
+func appendTo(in *os.Root, name string, size int64, text []byte) error {
+	f, err := in.OpenFile(name, os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() != size {
+		err = errChanged
+	}
+	if err == nil {
+		_, err = f.Write(text)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// readFile returns the contents of a regular file.
+func readFile(in *os.Root, name string) ([]byte, error) {
+	file, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return readAtMost(file, 4*maxMemoryConversation)
 }
 
 func readAtMost(f *os.File, limit int64) ([]byte, error) {
@@ -409,9 +404,8 @@ func (f *rememberedFile) common(text []byte) (lines int, size int64) {
 		if !ok {
 			break
 		}
-		none := func(string) string { return "" }
 		clean, _, err := transcript.RedactJSON(line)
-		if err != nil || !bytes.Equal(editDirs(unescape(clean), none), editDirs(l.text, none)) {
+		if err != nil || !bytes.Equal(editDirs(unescape(clean), ""), editDirs(l, "")) {
 			break
 		}
 		lines, size, text = lines+1, size+int64(len(line))+1, rest
@@ -419,8 +413,8 @@ func (f *rememberedFile) common(text []byte) (lines int, size int64) {
 	return lines, size
 }
 
-// editDirs returns compact JSON in which the function edit has replaced the strings of all members named cwd.
-func editDirs(text []byte, edit func(dir string) string) []byte {
+// editDirs returns compact JSON in which the strings of all members named cwd are replaced by the directory dir.
+func editDirs(text []byte, dir string) []byte {
 	const member = `"cwd":`
 	var out []byte
 	for {
@@ -431,14 +425,14 @@ func editDirs(text []byte, edit func(dir string) string) []byte {
 		}
 		out, text = append(out, text[:at+len(member)]...), text[at+len(member):]
 		d := json.NewDecoder(bytes.NewReader(text))
-		var dir string
-		if len(text) == 0 || text[0] != '"' || d.Decode(&dir) != nil {
+		var old string
+		if len(text) == 0 || text[0] != '"' || d.Decode(&old) != nil {
 			continue
 		}
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(edit(dir)) // every string can be encoded
+		_ = e.Encode(dir) // every string can be encoded
 		out, text = append(out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...), text[d.InputOffset():]
 	}
 }
@@ -464,28 +458,23 @@ func unescape(text []byte) []byte {
 	return out
 }
 
-// needless maps escape sequences to the characters that they stand for.
-var needless = map[string]string{`\u003c`: "<", `\u003e`: ">", `\u0026`: "&", `\u2028`: "\u2028", `\u2029`: "\u2029"}
+// needless maps escape sequences to the characters that they stand for. The last three are for editDirs.
+var needless = map[string]string{`\u003c`: "<", `\u003e`: ">", `\u0026`: "&", `\u2028`: "\u2028", `\u2029`: "\u2029",
+	`\u0063`: "c", `\u0077`: "w", `\u0064`: "d"}
 
-// writeIn writes a file as a whole, readable only for the user.
-func writeIn(in *os.Root, name string, text []byte) error {
+// writeNew writes a file that must not exist, readable only for the user. No other program sees a part of it.
+func writeNew(in *os.Root, name string, text []byte) error {
 	if err := in.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return err
 	}
-	temp := name + ".artifactfs"
-	if err := in.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	temp := name + "." + rand.Text()
 	f, err := in.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, bytes.NewReader(text))
+	_, err = f.Write(text)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = in.Rename(temp, name)
+		err = in.Link(temp, name)
 	}
-	if err != nil {
-		_ = in.Remove(temp)
-	}
-	return err
+	return errors.Join(err, in.Remove(temp))
 }

@@ -136,7 +136,7 @@ func recordInMount(ctx context.Context, a *cli.App, gitDir string, event agentho
 		}
 	}
 	err = errors.Join(err, recordEvent(ctx, m, gitDir, event))
-	return notice, errors.Join(err, memory.Send(ctx, m, gitDir, event))
+	return notice, errors.Join(err, memory.Send(ctx, all, m, gitDir, event))
 }
 
 // recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues

@@ -22,7 +22,9 @@ const eventTime = 2 * time.Second
 
 // Send stores what the agent has added to its files, if the event is the end of a part of its work, and if the
 // user has asked for it.
-func Send(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) error {
+//
+// The mount m is one of all mounts.
+func Send(ctx context.Context, all []cli.Served, m cli.Served, gitDir string, e agenthook.Event) error {
 	switch e.Kind {
 	case agenthook.TurnEnd, agenthook.SubEnd, agenthook.Compact, agenthook.SessionEnd:
 	default:
@@ -33,7 +35,11 @@ func Send(ctx context.Context, m cli.Served, gitDir string, e agenthook.Event) e
 	}
 	end := time.Now().Add(eventTime)
 	late := func() bool { return ctx.Err() != nil || time.Now().After(end) }
-	err := agenthook.SendMemory(gitDir, m.Dir, e, late, func(lines []string) error {
+	inside := func(dir string) bool {
+		found, err := cli.Find(all, nil, "find", dir)
+		return err == nil && found.Dir == m.Dir
+	}
+	err := agenthook.SendMemory(gitDir, m.Dir, inside, e, late, func(lines []string) error {
 		_, err := m.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines, Memory: true})
 		return err
 	})

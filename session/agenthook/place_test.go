@@ -1,0 +1,129 @@
+package agenthook
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestMemoryIsPlacedInTheMountOnly checks that a conversation of a session remote names no directory but that of the
+// mount, however the directory is written.
+func TestMemoryIsPlacedInTheMountOnly(t *testing.T) {
+	lines := ""
+	for _, l := range []string{`{"cwd" : "/prod"}`, `{"\u0063wd":"/prod"}`, `{"\u0063\u0077\u0064" :"/prod"}`,
+		`{"payload":{"cwd":"/a/../prod"}}`, `{"cwd":"/a/prod","cwd":"/prod"}`} {
+		sum := sumOf([]byte(l))
+		text, _ := json.Marshal(l)
+		lines += fmt.Sprintf(`{"type":"memory","agent":"claude","file":"%s.jsonl","writer":"w","offset":%d,"size":1,`+
+			`"sum":%q,"parts":1,"text":%s}`+"\n", conversationID, strings.Count(lines, "\n"), sum, text)
+	}
+	var store []json.RawMessage
+	for l := range strings.Lines(lines) {
+		store = append(store, json.RawMessage(l))
+	}
+	b := hostAt(t, "/b", &store)
+	b.place()
+	got := b.files()["projects/-b/"+conversationID+".jsonl"]
+	if strings.Contains(got, "prod") || strings.Count(got, `"cwd":"/b"`) != 6 {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestMemoryOfTheMountOnly checks that nothing is stored of a conversation that has begun elsewhere.
+func TestMemoryOfTheMountOnly(t *testing.T) {
+	for first, want := range map[string]int{`{"cwd":"/a/web"}`: 1, `{"cwd":"/a"}`: 1, `{"cwd":"/abc"}`: 0, `{"cwd":"/b"}`: 0,
+		`{"x":1}` + "\n" + `{"cwd":"/b"}`: 0, `{"x":1}`: 1} {
+		var store []json.RawMessage
+		a := hostAt(t, "/a", &store)
+		a.write(conversationID+".jsonl", first+"\n")
+		if err := a.send(); err != nil || len(store) != want {
+			t.Errorf("%s: stored %d lines, %v, want %d", first, len(store), err, want)
+		}
+		b := hostAt(t, "/b", &store)
+		b.conversation = a.conversation // the project of another directory
+		if err := b.send(); err != nil || first == `{"x":1}` && len(store) != want {
+			t.Errorf("%s: stored %d lines in another mount, %v", first, len(store)-want, err)
+		}
+	}
+}
+
+// TestMemoryOfManyHooks checks that hooks which run at the same time store each line once.
+func TestMemoryOfManyHooks(t *testing.T) {
+	var store []json.RawMessage
+	a := hostAt(t, "/a", &store)
+	for n := range 200 {
+		a.write(conversationID+".jsonl", fmt.Sprintf(`{"n":%d,"x":%q}`+"\n", n, strings.Repeat("x ", 1000)))
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if err := a.send(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if len(store) != 200 {
+		t.Errorf("stored %d lines, want 200", len(store))
+	}
+}
+
+// TestMemoryIsAppended checks that a file which an agent has open is not replaced, and that no line is lost which the
+// agent adds while the memory is placed.
+func TestMemoryIsAppended(t *testing.T) {
+	dir := t.TempDir()
+	in, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newRememberedFile("x.jsonl")
+	f.lines = [][]byte{[]byte(`{"n":1}`), []byte(`{"n":2}`)}
+	path := filepath.Join(dir, f.name)
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"n":1}` + "\n")
+	open, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, _ := os.ReadFile(path)
+	if outcome, _, _, err := f.extend(in, there, true, "/b"); outcome != MemoryUpdated || err != nil {
+		t.Errorf("got %s, %v", outcome, err)
+	}
+	if _, err := open.WriteString(`{"n":3}` + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"n":1}` + "\n" + `{"n":2}` + "\n" + `{"n":3}` + "\n"
+	if text, _ := os.ReadFile(path); string(text) != want {
+		t.Errorf("got %s", text)
+	}
+	// The agent has added a line after the file was read, or has made it.
+	for _, exists := range []bool{true, false} {
+		outcome, _, shared, err := f.extend(in, there[:len(there)*map[bool]int{true: 1}[exists]], exists, "/b")
+		if text, _ := os.ReadFile(path); outcome != MemoryNewer || shared >= 0 || err != nil || string(text) != want {
+			t.Errorf("exists %v: got %s, %d, %v: %s", exists, outcome, shared, err, text)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Errorf("files left: %v", files)
+	}
+}
+
+// TestSlug compares with what claude makes of a directory.
+func TestSlug(t *testing.T) {
+	for dir, want := range map[string]string{
+		"/home/é😀/a.b_c":                  "-home-----a-b-c",
+		"/x/" + strings.Repeat("ab", 110): "-x-" + strings.Repeat("ab", 98) + "a-u8tsoc",
+	} {
+		if got := slug(dir); got != want {
+			t.Errorf("slug of %s: got %s, want %s", dir, got, want)
+		}
+	}
+}
