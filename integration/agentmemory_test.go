@@ -87,6 +87,15 @@ func agentMemoryTravels(t *testing.T, base string) {
 	stored(true)
 	first.unmount(m)
 
+	// The user stops it, and it stays off.
+	for _, flags := range [][]string{{"--agent-memory=false"}, nil} {
+		m = first.bare(url, append(append(remote.flags("work"), "--wait", "git"), flags...)...)
+		if out := first.ok("agent", "status", "--dir", m.Dir); strings.Contains(out, "kept in the session") {
+			t.Errorf("with %s: agent status: %s", flags, out)
+		}
+		first.unmount(m)
+	}
+
 	second := first.elsewhere()
 	home := t.TempDir()
 	second.env = append(second.env, "CLAUDE_CONFIG_DIR="+home)
@@ -104,7 +113,14 @@ func agentMemoryTravels(t *testing.T, base string) {
 		t.Errorf("%s: %s", file, text)
 	}
 	turn(second, again.Dir, file, 3)
-	r := second.afs("session", "fork", "-C", "work", second.place("fork"))
+	// Without the flag, a fork of a session of others keeps the memory, and places nothing.
+	quiet := mounted{w: second}
+	second.json(&quiet.MountReply, "session", "fork", "-C", "work", second.place("quiet"))
+	if out := second.ok("agent", "status", "--dir", quiet.Dir); len(quiet.Memory) > 0 ||
+		!strings.Contains(out, "kept in the session") {
+		t.Errorf("fork without the flag: %+v, %s", quiet.Memory, out)
+	}
+	r := second.afs("session", "fork", "-C", "work", second.place("fork"), "--agent-memory")
 	if r.code != 0 || !strings.Contains(r.stderr, `claude --resume `+id+` continues the conversation "pineapple 1`) {
 		t.Errorf("fork: %s", r)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
 // The hooks store the memory of an agent at the end of a turn, only if the user has asked for it, and never more than
@@ -49,7 +50,7 @@ func TestHooksKeepMemory(t *testing.T) {
 	if out := w.ok("agent", "status", "--dir", "m"); strings.Contains(out, "memory") {
 		t.Errorf("agent status without memory: %s", out)
 	}
-	if err := os.Mkdir(filepath.Join(w.git, "artifactfs-memory"), 0o700); err != nil {
+	if err := agenthook.KeepMemory(w.git, agenthook.MemoryKeep); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"UserPromptSubmit", "PreToolUse", "SessionStart"} {

@@ -142,6 +142,9 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if err := o.Complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
+	if err := o.CompleteMemory(cmd); err != nil {
+		return err
+	}
 	return runMounted(cmd.Context(), a, o)
 }
 

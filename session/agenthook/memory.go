@@ -50,29 +50,53 @@ var memoryNames = map[Agent]*regexp.Regexp{
 // KeepsMemory reports whether the memory of the agent can be kept.
 func KeepsMemory(a Agent) bool { return memoryNames[a] != nil }
 
-// memoryDir is the directory, relative to the git directory, that exists if the memory of agents is kept. The files in
-// it contain for each conversation which part of its files is stored (stored).
-const memoryDir = "artifactfs-memory"
+// memoryDir is the directory, relative to the git directory, with the state of the memory of agents. The file modeFile in
+// it contains a MemoryMode, and other files contain for each conversation which part of its files is stored (stored).
+const memoryDir, modeFile = "artifactfs-memory", "mode"
 
-// KeepMemory makes the hooks keep the memory of agents in the session of a git directory.
-func KeepMemory(gitDir string) error {
-	if err := os.Mkdir(filepath.Join(gitDir, memoryDir), 0o700); !errors.Is(err, fs.ErrExist) {
+// MemoryMode is what is done with the memory of agents in a session on this host.
+type MemoryMode string
+
+const (
+	MemoryUnset MemoryMode = ""      // nobody has decided it, so nothing is stored
+	MemoryOff   MemoryMode = "off"   // the user does not want it to be stored
+	MemoryKeep  MemoryMode = "keep"  // it is stored; what the session has is not placed, because others may have made it
+	MemoryPlace MemoryMode = "place" // it is stored, and placed for the agents of this host
+)
+
+// KeepMemory makes the hooks keep the memory of agents in the session of a git directory, or not.
+func KeepMemory(gitDir string, mode MemoryMode) error {
+	if err := os.Mkdir(filepath.Join(gitDir, memoryDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return nil
+	return disk.WriteFileUnsynced(filepath.Join(gitDir, memoryDir, modeFile), []byte(mode), 0o600)
 }
+
+// MemoryModeOf returns what is done with the memory of agents in the session of a git directory.
+func MemoryModeOf(gitDir string) MemoryMode {
+	text, err := disk.ReadRegular(filepath.Join(gitDir, memoryDir, modeFile), 64)
+	if mode := MemoryMode(text); err == nil && (mode == MemoryKeep || mode == MemoryPlace) {
+		return mode
+	} else if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return MemoryOff
+	}
+	return MemoryUnset
+}
+
+// Kept reports whether the hooks store memory.
+func (m MemoryMode) Kept() bool { return m == MemoryKeep || m == MemoryPlace }
 
 // MemoryKept reports whether the memory of agents is kept in the session of a git directory, and for each agent how
 // many bytes of its files are stored, and how many were left out because of a limit.
 func MemoryKept(gitDir string) (kept bool, sizes map[Agent]MemorySize) {
 	files, err := os.ReadDir(filepath.Join(gitDir, memoryDir))
-	if err != nil {
+	if err != nil || !MemoryModeOf(gitDir).Kept() {
 		return false, nil
 	}
 	sizes = map[Agent]MemorySize{}
 	for _, f := range files {
 		var s stored
-		if s.load(filepath.Join(gitDir, memoryDir, f.Name())) == nil {
+		if s.load(filepath.Join(gitDir, memoryDir, f.Name())) == nil && s.Agent != "" {
 			sum := sizes[s.Agent]
 			sizes[s.Agent] = MemorySize{sum.Conversations + 1, sum.Bytes + s.Bytes, sum.Dropped + s.Dropped}
 		}
@@ -179,8 +203,8 @@ type memoryRecord struct {
 // ends when the function late returns true; the next call continues.
 func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late func() bool,
 	send func(lines []string) error) error {
-	if _, err := os.Stat(filepath.Join(gitDir, memoryDir)); err != nil {
-		return missingIsFine(err)
+	if !MemoryModeOf(gitDir).Kept() {
+		return nil
 	}
 	home, conversation := memoryHome(e.Agent, e.File)
 	if home == "" || !belongs(e, home, root, inside) {

@@ -36,7 +36,7 @@ func hostAt(t *testing.T, root string, store *[]json.RawMessage) *memoryHost {
 	h := &memoryHost{t: t, home: t.TempDir(), gitDir: t.TempDir(), root: root, store: store}
 	h.project = filepath.Join(h.home, "projects", slug(root))
 	h.conversation = filepath.Join(h.project, conversationID+".jsonl")
-	if err := KeepMemory(h.gitDir); err != nil {
+	if err := KeepMemory(h.gitDir, MemoryPlace); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -289,13 +289,21 @@ func TestMemoryHasLimits(t *testing.T) {
 	if s.full(1) || !s.full(2) {
 		t.Error("limit of a session is not that of its conversations")
 	}
-	if err := os.RemoveAll(filepath.Join(a.gitDir, memoryDir)); err != nil {
-		t.Fatal(err)
-	}
 	n := len(store)
 	a.write(conversationID+".jsonl", `{"n":3}`+"\n")
-	if err := a.send(); err != nil || len(store) != n {
-		t.Errorf("stored %d records without being asked, %v", len(store)-n, err)
+	if err := KeepMemory(a.gitDir, MemoryOff); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []MemoryMode{MemoryOff, MemoryUnset} {
+		if got := MemoryModeOf(a.gitDir); got != mode {
+			t.Errorf("mode %q, want %q", got, mode)
+		}
+		if err := a.send(); err != nil || len(store) != n {
+			t.Errorf("stored %d records without being asked, %v", len(store)-n, err)
+		}
+		if err := os.RemoveAll(filepath.Join(a.gitDir, memoryDir)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -367,7 +375,7 @@ func TestCodexMemory(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := KeepMemory(gitDir); err != nil {
+	if err := KeepMemory(gitDir, MemoryPlace); err != nil {
 		t.Fatal(err)
 	}
 	var store []json.RawMessage

@@ -49,27 +49,51 @@ func Send(ctx context.Context, all []cli.Served, m cli.Served, gitDir string, e 
 	return nil
 }
 
-// IsKept reports whether the session of the mount at dir keeps the memory of agents.
-func IsKept(ctx context.Context, dir string) bool { return At(ctx, dir).Kept }
+// ModeAt returns what is done with the memory of agents in the session of the mount at dir.
+func ModeAt(ctx context.Context, dir string) agenthook.MemoryMode {
+	gitDir, err := agenthook.GitDir(ctx, dir)
+	if err != nil {
+		return agenthook.MemoryUnset
+	}
+	return agenthook.MemoryModeOf(gitDir)
+}
 
-// Carry makes the hooks of agents in the mount at dir keep the memory of agents in its session, and places the
-// conversations that the session has.
-func Carry(ctx context.Context, a *cli.App, dir string) ([]control.PlacedMemory, error) {
+// Carry sets what the hooks of agents in the mount at dir do with the memory of agents. With agenthook.MemoryPlace, it
+// places the conversations that the session has. Unless the mode is given for this command, an earlier one stays. own is
+// whether the user has made the session on this host. Of other sessions, later commands place nothing without the flag.
+func Carry(ctx context.Context, a *cli.App, dir string, mode agenthook.MemoryMode,
+	given, own bool) ([]control.PlacedMemory, error) {
+	gitDir, err := agenthook.GitDir(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("find the git directory: %w", err)
+	}
+	before := agenthook.MemoryModeOf(gitDir)
+	if !given && before != agenthook.MemoryUnset {
+		mode = before
+	}
+	later := mode
+	if mode == agenthook.MemoryPlace && before != agenthook.MemoryPlace && !own {
+		later = agenthook.MemoryKeep
+	}
+	if !mode.Kept() {
+		return nil, agenthook.KeepMemory(gitDir, mode)
+	}
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "find", dir)
 	if err != nil {
 		return nil, err
 	}
 	// A daemon of an earlier version refuses the request.
-	lines, err := read(ctx, m)
+	var lines []json.RawMessage
+	if mode == agenthook.MemoryPlace {
+		lines, err = read(ctx, m)
+	} else { // no file has a name after this one, so nothing is read
+		_, err = m.Client.SessionTranscript(ctx, control.SessionTranscriptRequest{Of: m.Dir, Memory: true, After: "~"})
+	}
 	if err != nil {
 		return nil, err
 	}
-	gitDir, err := agenthook.GitDir(ctx, dir)
-	if err != nil {
-		return nil, fmt.Errorf("find the git directory: %w", err)
-	}
-	if err := agenthook.KeepMemory(gitDir); err != nil {
+	if err := agenthook.KeepMemory(gitDir, later); err != nil || mode != agenthook.MemoryPlace {
 		return nil, err
 	}
 	placed := []control.PlacedMemory{}

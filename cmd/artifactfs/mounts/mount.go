@@ -34,8 +34,8 @@ type MountOptions struct {
 	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
-	agentMemory   bool   // whether the memory of agents is kept
-	forks         bool   // whether the new session is a fork
+	agentMemory   bool // value of the flag
+	memory        memoryChoice
 	follow        string // branch that the mount follows; the value followMounted stands for the mounted branch
 	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
 	create        creation
@@ -133,6 +133,9 @@ variables are ignored.`,
 				return cli.Usage(cmd, errors.New("REMOTE is missing: want REMOTE [DIR], or set $ARTIFACTFS_REMOTE"))
 			}
 			if err := o.Complete(cmd, args, a); err != nil {
+				return err
+			}
+			if err := o.CompleteMemory(cmd); err != nil {
 				return err
 			}
 			return mountRemote(cmd.Context(), a, o)
@@ -262,9 +265,6 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 		return err
 	}
 	if err := o.completeFollow(cmd); err != nil {
-		return err
-	}
-	if err := o.completeMemory(cmd); err != nil {
 		return err
 	}
 	if link { // The link names a session, and the session determines the remote.

@@ -163,6 +163,9 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
+	if err := o.CompleteMemory(cmd); err != nil {
+		return err
+	}
 	if w.remote != "" { // The session on the session remote determines which remote is mounted.
 		o.Request.Remote = ""
 	}
@@ -305,6 +308,9 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 		if cmd.Flags().Changed(flag) {
 			return cli.Usage(cmd, fmt.Errorf("--%s is not possible: the value is taken from the session", flag))
 		}
+	}
+	if err := o.CompleteMemory(cmd); err != nil {
+		return err
 	}
 	start := time.Now()
 	reply, err := resumption{o, name, cli.First(args[1:])}.mount(a, cmd)
