@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -74,7 +75,11 @@ func agentMemoryTravels(t *testing.T, base string) {
 	first.ok("sync", m.Dir)
 	stored(false) // nobody has asked for it
 	first.unmount(m)
+	before := m.Dir
 	m = first.bare(url, append(remote.flags("work"), "--wait", "git", "--agent-memory")...)
+	// A conversation belongs to the directory in which it has begun.
+	begun := must[[]byte](t)(os.ReadFile(file))
+	check(t, os.WriteFile(file, bytes.ReplaceAll(begun, []byte(before), []byte(m.Dir)), 0o600))
 	if len(m.Memory) != 0 {
 		t.Errorf("memory of a session that has none: %+v", m.Memory)
 	}
