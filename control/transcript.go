@@ -24,6 +24,14 @@ func (r SessionTranscriptRequest) needs() []string { return needsMemory(r.Memory
 // needs returns the names of the fields without which a daemon must not carry out the request.
 func (r SessionRecordRequest) needs() []string { return needsMemory(r.Memory) }
 
+// needs returns the names of the fields without which a daemon must not carry out the request.
+func (r SessionEraseRequest) needs() []string {
+	if len(r.Except) > 0 {
+		return []string{"except"}
+	}
+	return nil
+}
+
 // needsMemory returns the name of the field memory if it is set. A daemon without it would mix memory and records.
 func needsMemory(set bool) []string {
 	if set {
@@ -81,6 +89,7 @@ type Erased struct {
 type SessionEraseRequest struct {
 	Of      string    `json:"of"`                // directory of a mount, or name of a session
 	Before  time.Time `json:"before"`            // records older than this time are erased; the zero time: none
+	Except  []string  `json:"except,omitempty"`  // names of sessions of which Before selects no records
 	Records []string  `json:"records,omitempty"` // ids of further records to erase
 	Why     string    `json:"why,omitempty"`     // reason, which is stored in the tombstones
 	Actor   string    `json:"actor,omitempty"`   // user or program that requested the erasure; "": user@host

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
@@ -18,7 +19,7 @@ type EraseRequest struct {
 	Session string          // session whose transcript is changed
 	Lane    string          // lane of the mount whose user erases the records; part of the commit message
 	Before  time.Time       // selects the records that were made before this time; zero: none
-	Others  bool            // Before selects only records of other sessions, such as those of the parent
+	Except  []string        // sessions of which Before selects no records, for example not the fork, but its parent
 	IDs     map[string]bool // selects the records with these ids
 	Stone   Tombstone       // entry that replaces each erased record
 }
@@ -59,7 +60,7 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest,
 
 // wants reports whether the request selects the record l. It returns false for a record that is erased already.
 func (e EraseRequest) wants(l Line) bool {
-	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
+	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !slices.Contains(e.Except, l.Session))
 }
 
 // rewrite replaces the selected records in all files of the transcript by tombstones, and removes the lines of memory.

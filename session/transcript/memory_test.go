@@ -115,7 +115,7 @@ func TestErasedMemory(t *testing.T) {
 		}
 		return len(ids), n
 	}
-	if ids, n := erase(EraseRequest{Before: at.Add(time.Minute), Others: true}); ids != 0 || n != 0 {
+	if ids, n := erase(EraseRequest{Before: at.Add(time.Minute), Except: []string{"x", "work"}}); ids != 0 || n != 0 {
 		t.Errorf("erasure of other sessions removed %d records and %d lines", ids, n)
 	}
 	if ids, n := erase(EraseRequest{Before: at.Add(-time.Minute), IDs: map[string]bool{"no": true}}); ids != 0 || n != 0 {
@@ -141,6 +141,45 @@ func TestErasedMemory(t *testing.T) {
 		t.Errorf("root after all memory was erased: %q", out)
 	}
 	git(t, w.r.Dir(), "fsck", "--strict")
+}
+
+// TestErasedMemoryInForks checks that an erasure by time in a fork removes the lines of the parent, also if the parent
+// has lost no records, and neither what the fork has added to the same conversation, nor the rest of the conversation.
+func TestErasedMemoryInForks(t *testing.T) {
+	w := memoryWorld{t, newRepo(t, object.SHA1)}
+	at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
+	for i, name := range []string{"parent", "parent"} {
+		if _, err := Record(t.Context(), w.r, Batch{Session: name, Lane: "main", Checkpoint: session.NewCheckpointID(at),
+			Time: at.Add(time.Duration(i) * time.Hour), Memory: true,
+			Lines: []string{fmt.Sprintf(`{"agent_session":"a","line":"%s %d"}`, name, i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The transcript of the fork begins with that of the parent.
+	parent, err := w.r.Ref(session.TranscriptRef("parent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.r.Record(t.Context(), nil, []session.RefChange{{Name: session.TranscriptRef("fork"), New: parent}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Record(t.Context(), w.r, Batch{Session: "fork", Lane: "main", Checkpoint: session.NewCheckpointID(at),
+		Time: at, Memory: true, Lines: []string{`{"agent_session":"a","line":"fork"}`}}); err != nil {
+		t.Fatal(err)
+	}
+	ids, n, err := Erase(t.Context(), w.r, EraseRequest{Session: "fork", Before: at.Add(time.Minute),
+		Except: []string{"fork"}, Stone: Tombstone{Time: at, By: "x"}}, nil)
+	if err != nil || len(ids) != 0 || n != 1 {
+		t.Errorf("erased %d records and %d lines, %v, want 0 and 1", len(ids), n, err)
+	}
+	lines, _, err := (Source{Repo: w.r}).ReadMemory("fork", "")
+	left := ""
+	for _, l := range lines {
+		left += string(l.Record)
+	}
+	if err != nil || len(lines) != 2 || strings.Contains(left, "parent 0") || !strings.Contains(left, `"fork"`) {
+		t.Errorf("left: %s, %v", left, err)
+	}
 }
 
 // TestExpiredMemory checks that the retention removes memory together with the records, and also without any records.

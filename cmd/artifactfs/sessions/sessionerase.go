@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,8 +75,7 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 	if err != nil {
 		return cli.Failure("erase", w.name(), err)
 	}
-	ids := append(r.Records, reply.Erased...)
-	forks, err := eraseForks(ctx, a, reply.Session, r, ids)
+	forks, err := eraseForks(ctx, a, reply.Session, r, reply.Erased)
 	if a.JSON {
 		if reply.Erased == nil {
 			reply.Erased = []string{}
@@ -98,13 +98,11 @@ func erasedText(r control.SessionEraseReply) string {
 	return text
 }
 
-// eraseForks erases the records with the given ids from all sessions on this host that were forked, directly or
-// indirectly, from the session origin. It continues after an error.
+// eraseForks erases the records that the request selects from all sessions on this host that were forked, directly or
+// indirectly, from the session origin, but none that were made in these forks. erased contains the ids of those that
+// origin had. It continues after an error.
 func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest,
-	ids []string) (done []control.SessionEraseReply, err error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
+	erased []string) (done []control.SessionEraseReply, err error) {
 	all, err := sessions(ctx, a)
 	if err != nil {
 		return nil, err
@@ -119,12 +117,19 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 				continue
 			}
 			from[s.Name], again = true, true
+			if !r.Before.IsZero() {
+				r.Except = append(r.Except, s.Name)
+			}
 			w, e := SessionOf(ctx, a, "erase", s.Name)
 			if e == nil {
 				var reply control.SessionEraseReply
-				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids,
-					Why: r.Why}); e == nil &&
-					int64(len(reply.Erased))+reply.Memory > 0 {
+				r.Of = w.of
+				reply, e = w.client.SessionErase(ctx, r)
+				if f := control.AsError(e); f != nil && f.ErrorCode() == control.CodeUnsupported && len(erased) > 0 { // an earlier version has no memory
+					reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of,
+						Records: append(slices.Clone(r.Records), erased...), Why: r.Why})
+				}
+				if e == nil && int64(len(reply.Erased))+reply.Memory > 0 {
 					done = append(done, reply)
 				}
 			}

@@ -89,7 +89,7 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure session.Erasure) error {
 	a := e.agent
 	r := transcript.EraseRequest{
-		Session: a.config.Session, Before: erasure.Before, Others: true, IDs: map[string]bool{},
+		Session: a.config.Session, Before: erasure.Before, Except: []string{a.config.Session}, IDs: map[string]bool{},
 		Stone: transcript.Tombstone{Time: erasure.Time, By: erasure.By, Why: erasure.Why},
 	}
 	for _, id := range erasure.IDs {

@@ -122,7 +122,7 @@ func (all *Catalog) SessionErase(ctx context.Context,
 		ids[id] = true
 	}
 	erased, memory, err := transcript.Erase(ctx, o.Repo, transcript.EraseRequest{
-		Session: o.Session, Before: r.Before, IDs: ids,
+		Session: o.Session, Before: r.Before, Except: r.Except, IDs: ids,
 		Stone: transcript.Tombstone{Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why},
 	}, o.mount.Contents(ctx))
 	if err != nil || len(erased)+memory == 0 {
@@ -133,8 +133,8 @@ func (all *Catalog) SessionErase(ctx context.Context,
 	}
 	reply.Erased, reply.Memory = append(reply.Erased, erased...), int64(memory)
 	note := session.Erasure{IDs: erased, Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why}
-	// An erasure by time is recorded by its time, and not by the IDs of its records.
-	if !r.Before.IsZero() {
+	// An erasure by time is recorded by its time, and not by the IDs of its records, unless some sessions are excepted.
+	if !r.Before.IsZero() && len(r.Except) == 0 {
 		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
 	if err := session.NoteErased(ctx, o.Repo, o.Session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
