@@ -38,7 +38,10 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest,
 		if err != nil {
 			return nil, 0, err
 		}
-		if _, err := (Source{r, provide}).fetchMemory(head); err != nil {
+		if e.Before.IsZero() && !slices.ContainsFunc(lines, e.wants) {
+			return nil, 0, nil // so no memory is fetched, which is large
+		}
+		if err := (Source{r, provide}).fetchMemory(head); err != nil {
 			return nil, 0, err
 		}
 		// A tombstone contains the turn of the erased record. Turns are counted over all records, so read all records first.

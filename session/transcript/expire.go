@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,10 +57,6 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 		return 0, err
 	}
 	lines, head, err := Read(r, e.Session, provide)
-	memory := 0
-	if err == nil && !e.DryRun {
-		memory, err = Source{r, provide}.fetchMemory(head)
-	}
 	if err != nil {
 		return 0, err
 	}
@@ -87,8 +84,24 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 			dropped++
 		}
 	}
-	if e.DryRun || dropped == 0 && memory == 0 {
+	if e.DryRun {
 		return dropped, nil
+	}
+	memory := Source{r, provide}
+	files, err := memory.memoryFiles(head)
+	if err != nil {
+		return 0, err
+	}
+	// The memory is large, so fetch it only if something is removed.
+	mayDrop := func(f object.TreeEntry) bool {
+		day, name, _ := strings.Cut(f.Name, "/")
+		return e.mayDrop(day, name)
+	}
+	if dropped == 0 && !slices.ContainsFunc(files, mayDrop) {
+		return 0, nil
+	}
+	if err := memory.fetch(files); err != nil {
+		return 0, err
 	}
 	// As in Erase, one commit without history replaces the transcript.
 	w := rewriting{session: e.Session, at: e.Now, message: "gc",
@@ -118,9 +131,7 @@ func (e ExpireRequest) mayExpire(r *session.Repo, ref string) (bool, error) {
 		return false, err
 	}
 	for _, day := range append(memory, days...) {
-		// If a day began less than the duration Keep ago, all records of the day are younger than Keep.
-		began, err := time.Parse(time.DateOnly, day.Name)
-		if err != nil || e.Now.Sub(began) <= e.Keep {
+		if !e.past(day.Name) {
 			continue
 		}
 		files, err := r.Tree(day.ID)
@@ -128,12 +139,25 @@ func (e ExpireRequest) mayExpire(r *session.Repo, ref string) (bool, error) {
 			return false, err
 		}
 		for _, f := range files {
-			if checkpoint, _, _ := strings.Cut(f.Name, "."); !e.There(session.CheckpointID(checkpoint)) {
+			if e.mayDrop(day.Name, f.Name) {
 				return true, nil
 			}
 		}
 	}
 	return false, nil
+}
+
+// mayDrop reports whether the file of a segment, on a day, may have to be removed.
+func (e ExpireRequest) mayDrop(day, file string) bool {
+	checkpoint, _, _ := strings.Cut(file, ".")
+	return e.past(day) && !e.There(session.CheckpointID(checkpoint))
+}
+
+// past reports whether records of the day may be older than Keep. If the day began less than the duration Keep ago, all
+// of them are younger.
+func (e ExpireRequest) past(day string) bool {
+	began, err := time.Parse(time.DateOnly, day)
+	return err == nil && e.Now.Sub(began) > e.Keep
 }
 
 // segmentOf returns the name of the segment that contains a record: the day of the record in UTC, and its checkpoint.

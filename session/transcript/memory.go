@@ -49,16 +49,16 @@ func (s Source) memoryFiles(head object.ID) ([]object.TreeEntry, error) {
 	return s.files(days)
 }
 
-// fetchMemory fetches the contents of the memory that are missing on this host, and returns the number of its files.
-func (s Source) fetchMemory(head object.ID) (int, error) {
+// fetchMemory fetches the contents of the memory that are missing on this host.
+func (s Source) fetchMemory(head object.ID) error {
 	files, err := s.memoryFiles(head)
 	if err != nil {
-		return 0, fmt.Errorf("read memory: %w", err)
+		return fmt.Errorf("read memory: %w", err)
 	}
 	if err := s.fetch(files); err != nil {
-		return 0, fmt.Errorf("fetch memory: %w", err)
+		return fmt.Errorf("fetch memory: %w", err)
 	}
-	return len(files), nil
+	return nil
 }
 
 // ReadMemory returns one page of the memory of the session name, in no particular order. after is "" for the first
@@ -69,7 +69,7 @@ func (s Source) ReadMemory(name, after string) (lines []Line, next string, err e
 		return nil, "", fmt.Errorf("read memory: %w", err)
 	}
 	if after == "" {
-		if _, err := s.fetchMemory(head); err != nil {
+		if err := s.fetchMemory(head); err != nil {
 			return nil, "", err
 		}
 	}

@@ -2,6 +2,9 @@ package transcript
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +218,57 @@ func TestExpiredMemory(t *testing.T) {
 				t.Errorf("records %v, dry run %v: memory left %q, want %d lines", records, dry, memory, want)
 			}
 		}
+	}
+}
+
+// TestMemoryIsNotFetchedInVain checks that memory is not fetched if nothing is removed.
+func TestMemoryIsNotFetchedInVain(t *testing.T) {
+	w := memoryWorld{t, newRepo(t, object.SHA1)}
+	now := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
+	old := now.AddDate(0, 0, -60)
+	w.add(old, false, `{"type":"prompt","text":"x"}`)
+	w.add(old, true, `{"n":1}`)
+	lines, _, err := (Source{Repo: w.r}).ReadMemory("work", "")
+	if err != nil || len(lines) != 1 {
+		t.Fatal(len(lines), err)
+	}
+	kept := lines[0].Checkpoint
+	expire := func() (int64, error) {
+		return Expire(t.Context(), w.r, ExpireRequest{Session: "work", Now: now, Keep: 30 * 24 * time.Hour,
+			There: func(id session.CheckpointID) bool { return id == kept }}, nil)
+	}
+	if n, err := expire(); err != nil || n != 1 {
+		t.Fatalf("expired %d records, %v, want 1", n, err)
+	}
+	head, err := Head(w.r, "work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := (Source{Repo: w.r}).memoryFiles(head)
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	// From now on, the contents of the memory are missing on this host.
+	id, dir := files[0].ID.String(), w.r.Dir()
+	script := `mv objects/pack old && mkdir objects/pack && for p in old/*.pack; do git unpack-objects -q <"$p"; done`
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Remove(filepath.Join(dir, "objects", id[:2], id[2:])); err != nil {
+		t.Fatal(err)
+	}
+	w.r.Close()
+	if w.r, err = session.OpenRepo(dir, session.RepoOptions{Format: object.SHA1, Session: "work"}); err != nil {
+		t.Fatal(err)
+	}
+	defer w.r.Close()
+	if n, err := expire(); err != nil || n != 0 {
+		t.Errorf("expired again: %d records, %v", n, err)
+	}
+	no := EraseRequest{Session: "work", IDs: map[string]bool{"no": true}}
+	if ids, n, err := Erase(t.Context(), w.r, no, nil); err != nil || len(ids)+n != 0 {
+		t.Errorf("erased %d records and %d lines, %v", len(ids), n, err)
 	}
 }
