@@ -130,6 +130,8 @@ type stored struct {
 type mark struct {
 	Offset int64  `json:"offset"`        // number of bytes that are stored
 	Sum    string `json:"sum,omitempty"` // hash of a file that is stored as a whole, and of the last line of others
+	// Left is whether the last line was left out. One record stands for all such lines in a row.
+	Left bool `json:"left,omitempty"`
 }
 
 // loadStored returns the state of a conversation.
@@ -369,8 +371,12 @@ func (t *tail) line(text []byte, offset, size int64) error {
 	t.time = cmp.Or(limit(stamp.Time, maxTime), t.time)
 	var compact bytes.Buffer
 	err := json.Compact(&compact, text)
+	before := t.done.Left
+	t.done.Left = int64(len(text)) < size-1 || err != nil || t.s.full(size)
 	switch {
-	case int64(len(text)) < size-1 || err != nil || t.s.full(size):
+	case t.done.Left && before:
+		t.s.Dropped, err = t.s.Dropped+size, nil
+	case t.done.Left:
 		t.s.Dropped += size
 		err = t.add(memoryRecord{Offset: offset, Size: size})
 	case compact.Len() <= maxPiece: // the daemon removes the secrets

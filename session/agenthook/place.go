@@ -29,6 +29,7 @@ type Remembered struct {
 	ID      string
 	Partial bool // whether lines are missing: they were left out, erased or expired
 	title   string
+	last    int // index of its newest record
 	files   map[string]*rememberedFile
 }
 
@@ -41,12 +42,13 @@ type rememberedFile struct {
 	parts map[string]map[int]string // parts of long lines, by the hash of the line
 }
 
-// Remember returns the conversations that the records contain, which must be sorted by time. It skips everything that
+// Remember returns the conversations that the records contain, which must be sorted by time: the conversation that was
+// continued last is the last one. It skips everything that
 // SendMemory cannot have written: a session remote is not trusted.
 func Remember(records []json.RawMessage) []*Remembered {
 	all := map[string]*Remembered{}
 	var order []*Remembered
-	for _, record := range records {
+	for i, record := range records {
 		var r memoryRecord
 		if json.Unmarshal(record, &r) != nil || r.Type != "memory" || memoryNames[r.Agent] == nil {
 			continue
@@ -65,6 +67,7 @@ func Remember(records []json.RawMessage) []*Remembered {
 		if c.Agent != r.Agent {
 			continue
 		}
+		c.last = i
 		if c.files[r.File] == nil {
 			c.files[r.File] = newRememberedFile(r.File)
 		}
@@ -75,6 +78,7 @@ func Remember(records []json.RawMessage) []*Remembered {
 	for _, c := range order {
 		c.describe()
 	}
+	slices.SortFunc(order, func(a, b *Remembered) int { return cmp.Compare(a.last, b.last) })
 	return slices.DeleteFunc(order, func(c *Remembered) bool { return c.main() == nil })
 }
 

@@ -116,6 +116,31 @@ func TestMemoryIsAppended(t *testing.T) {
 	}
 }
 
+// TestMemoryOrderAndGaps checks that the conversation that was continued last is the last one, and that one record stands
+// for many lines that were left out.
+func TestMemoryOrderAndGaps(t *testing.T) {
+	const other = "00000000-0000-0000-0000-000000000000"
+	var store []json.RawMessage
+	a := hostAt(t, "/a", &store)
+	first := a.conversation
+	for _, step := range []struct{ id, text string }{{conversationID, "{}\n"}, {other, "{}\n"},
+		{conversationID, strings.Repeat("no JSON\n", 100)}, {conversationID, "no JSON\n{}\nno JSON\n"}} {
+		a.conversation = strings.Replace(first, conversationID, step.id, 1)
+		a.write(step.id+".jsonl", step.text)
+		if err := a.send(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(store) != 5 {
+		t.Errorf("%d records, want 5", len(store))
+	}
+	all := Remember(store)
+	if len(all) != 2 || all[0].ID != other || all[0].Partial || all[1].ID != conversationID || !all[1].Partial ||
+		len(all[1].main().lines) != 2 {
+		t.Errorf("got %+v", all)
+	}
+}
+
 // TestSlug compares with what claude makes of a directory.
 func TestSlug(t *testing.T) {
 	for dir, want := range map[string]string{
