@@ -50,8 +50,8 @@ var memoryNames = map[Agent]*regexp.Regexp{
 // KeepsMemory reports whether the memory of the agent can be kept.
 func KeepsMemory(a Agent) bool { return memoryNames[a] != nil }
 
-// memoryDir is the directory, relative to the git directory, with the state of the memory of agents. The file modeFile in
-// it contains a MemoryMode, and other files contain for each conversation which part of its files is stored (stored).
+// memoryDir is the directory, relative to the git directory, with the state of the memory of agents. The file modeFile
+// in it contains a MemoryMode, and other files for each conversation which part of its files is stored (stored).
 const memoryDir, modeFile = "artifactfs-memory", "mode"
 
 // MemoryMode is what is done with the memory of agents in a session on this host.
@@ -200,8 +200,8 @@ type memoryRecord struct {
 
 // SendMemory calls the function send with records of the lines that the agent has written to the files of its
 // conversation since the last call, in batches, and stores after each batch how far it has come. It does nothing unless
-// the memory is kept (KeepMemory), and the event names the file of the conversation. It does nothing either if
-// the conversation has begun outside of the mount: root is its root, and inside reports whether a directory is in it. It
+// the memory is kept (KeepMemory), and the event names the file of the conversation. It does nothing either if the
+// conversation has begun outside of the mount: root is its root, and inside reports whether a directory is in it. It
 // ends when the function late returns true; the next call continues.
 func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late func() bool,
 	send func(lines []string) error) error {
@@ -240,8 +240,8 @@ func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late
 	return nil
 }
 
-// lockMemory waits until no other hook or command stores or places memory in the session of the git directory. unlock is
-// nil if this took too long, or failed.
+// lockMemory waits until no other hook or command stores or places memory in the session of the git directory. unlock
+// is nil if this took too long, or failed.
 func lockMemory(gitDir string, late func() bool) (unlock func(), err error) {
 	for {
 		unlock, err = disk.TryLock(filepath.Join(gitDir, memoryDir, "lock"))

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// belongs reports whether the conversation of an event has begun in the mount at root. An agent that has begun elsewhere
-// and has changed into the mount may have the contents of other projects in its conversation.
+// belongs reports whether the conversation of an event has begun in the mount at root. An agent that has begun
+// elsewhere and has changed into the mount may have the contents of other projects in its conversation.
 func belongs(e Event, home, root string, inside func(dir string) bool) bool {
 	f, err := disk.OpenRegular(e.File, 0)
 	if err != nil {

@@ -220,8 +220,8 @@ func (p Placed) Command() []string {
 // Place writes the files of the conversation to the place at which the agent of this user looks for them if it runs in
 // the root of a mount. All working directories in the conversation are replaced by root: the session remote is not
 // trusted, and the conversation must not appear in another project of the user. A file of this host that is longer or
-// different is not changed. gitDir is the git directory of the mount: SendMemory does not store the lines again that are
-// in the memory already.
+// different is not changed. gitDir is the git directory of the mount: SendMemory does not store the lines again that
+// are in the memory already.
 func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
 	p = Placed{Agent: c.Agent, Conversation: c.ID, Title: c.title, Dir: root, Partial: c.Partial}
 	home, err := agentHome(c.Agent, root)

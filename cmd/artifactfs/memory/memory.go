@@ -59,8 +59,8 @@ func ModeAt(ctx context.Context, dir string) agenthook.MemoryMode {
 }
 
 // Carry sets what the hooks of agents in the mount at dir do with the memory of agents. With agenthook.MemoryPlace, it
-// places the conversations that the session has. Unless the mode is given for this command, an earlier one stays. own is
-// whether the user has made the session on this host. Of other sessions, later commands place nothing without the flag.
+// places the conversations that the session has. Unless the mode is given for this command, an earlier one stays. own
+// is whether the user has made the session on this host. Of others, later commands place nothing without the flag.
 func Carry(ctx context.Context, a *cli.App, dir string, mode agenthook.MemoryMode,
 	given, own bool) ([]control.PlacedMemory, error) {
 	gitDir, err := agenthook.GitDir(ctx, dir)

@@ -125,7 +125,8 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 				var reply control.SessionEraseReply
 				r.Of = w.of
 				reply, e = w.client.SessionErase(ctx, r)
-				if f := control.AsError(e); f != nil && f.ErrorCode() == control.CodeUnsupported && len(erased) > 0 { // an earlier version has no memory
+				f := control.AsError(e)
+				if f != nil && f.ErrorCode() == control.CodeUnsupported && len(erased) > 0 { // an earlier version has no memory
 					reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of,
 						Records: append(slices.Clone(r.Records), erased...), Why: r.Why})
 				}
