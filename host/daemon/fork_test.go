@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,4 +118,49 @@ func TestForksShareEverything(t *testing.T) {
 	for _, f := range append(forks[1:], f, r) {
 		k.unmount(f.Dir)
 	}
+}
+
+// A session that is created while a fork with the same name is prepared is neither mounted nor changed by the fork.
+func TestForkSparesASessionThatAppears(t *testing.T) {
+	t.Parallel()
+	k, r, _ := parentSession(t)
+	k.mount(r)
+	k.sh(r.Dir, "echo parent >mine")
+	p := k.checkpoint(r.Dir)
+	other := r
+	other.Dir, other.Session = k.dir("x"), "x"
+	k.mount(other)
+	k.sh(other.Dir, "echo other >mine")
+	k.unmount(other.Dir)
+
+	// The record appears after the daemon has looked for it, while the fork waits for the lock of all homes.
+	record := filepath.Join(k.state, "mounts", "x", "session.json")
+	lock, err := os.OpenFile(filepath.Join(k.state, "mounts.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		defer lock.Close()
+		err = errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX), os.Rename(record, record+".hidden"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := r
+	f.Dir, f.Session = k.dir("f"), "x"
+	_, err = k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, func(p control.Progress) {
+		if p.Phase != "connect" {
+			return
+		}
+		if err := errors.Join(os.Rename(record+".hidden", record), lock.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	var failure *control.Error
+	if !errors.As(err, &failure) || failure.ErrorCode() != control.CodeConflict {
+		t.Errorf("fork: got %v, want a conflict", err)
+	}
+	k.mount(other)
+	if text := k.sh(other.Dir, "cat mine"); text != "other\n" {
+		t.Errorf("file of the session: got %q", text)
+	}
+	k.unmount(other.Dir)
+	k.unmount(r.Dir)
 }

@@ -377,6 +377,11 @@ func (b *beginning) forgetBesides() {
 	}
 }
 
+// forks reports whether the mount creates its session from another session.
+func (b *beginning) forks() bool {
+	return b.session != "" && (b.from != nil || b.far != nil || b.base != nil && b.base.Session != b.session)
+}
+
 // resumedFromRemote reports whether this is the first mount of its session on this host, and the session was resumed
 // from the session remote.
 func (b *beginning) resumedFromRemote() bool {

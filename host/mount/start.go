@@ -100,6 +100,10 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	if err = m.home.Enter(ctx, &m.Request.MountRequest, m.contents.Store.URL()); err != nil {
 		return reply, err
 	}
+	// Another request may have created the session since the daemon has looked for it.
+	if m.home.Resumed && m.beginning.forks() {
+		return reply, fmt.Errorf("%w: %s", fault.ErrSessionExists, m.Session)
+	}
 	if !m.home.Resumed {
 		if err = gitside.KeepNew(m.home.Dir, m.Request.NewGit); err != nil {
 			return reply, err

@@ -120,7 +120,7 @@ func (a *Attachment) Open(keepRemoved bool, carried *carry.Files) (err error) {
 		o.GitFile, o.GitDir, o.ReadOnly = h.GitFile(), a.Inside.Wanted(), true
 	}
 	if a.Writable() && !a.of.TakenOver {
-		h.Record.Fork.Unfinished = carried != nil
+		h.Record.Fork.Unfinished = carried != nil && !h.Resumed
 		if a.Point.Created, err = h.Occupy(a.Point.Created); err != nil {
 			return err
 		}
