@@ -29,6 +29,8 @@ const (
 	RecordName = "session.json"
 	// NewGitName is the name of the file in a home with what the git directory gets as soon as it exists.
 	NewGitName = "git-new.json"
+	// InodesName is the name of the file in a home that contains the inode table of its mount.
+	InodesName = "inodes"
 	maxRecord  = 1 << 20 // maximum size of a record in bytes; a typical record has a few hundred bytes
 )
 

@@ -76,5 +76,20 @@ func (h Homes) ReclaimShares(id string, dry bool) (overlay.Reclaimed, error) {
 	if err != nil {
 		return overlay.Reclaimed{}, err
 	}
-	return overlay.ReclaimClosed(dir, overlay.Options{Shares: SharesDir(h.State)}, h.Sole(t.Dir), t.Unlock, dry)
+	o := overlay.Options{Shares: SharesDir(h.State), BeforeSync: func() error {
+		return syncFile(filepath.Join(t.Dir, InodesName))
+	}}
+	return overlay.ReclaimClosed(dir, o, h.Sole(t.Dir), t.Unlock, dry)
+}
+
+// syncFile syncs a file if it exists.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }

@@ -106,7 +106,10 @@ func lookClosed(dir string, o Options, r *Reclaimed, sole Sole) (*reclaiming, er
 	if rec.Start == PowerLoss || rec.Cut > 0 || len(rec.Problems) > 0 {
 		return nil, nil
 	}
-	// A process that was killed may not have synced its last records.
+	// A process that was killed may not have synced its last records, and the data that they refer to.
+	if err := l.beforeSync(); err != nil {
+		return nil, err
+	}
 	log, err := o.FS.OpenFile(filepath.Join(dir, "log"), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err

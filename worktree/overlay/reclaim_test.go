@@ -307,6 +307,25 @@ func TestReclaimIsKilled(t *testing.T) {
 	}
 }
 
+// A killed process has not synced the data that its last records refer to, without which a power cut cuts the log: a
+// closed overlay syncs them before it removes files.
+func TestReclaimClosedSyncsWhatTheLogRefersTo(t *testing.T) {
+	w := replaced(t, t.TempDir(), disk.OS)
+	w.kill()
+	fail := errors.New("sync of the inode table failed")
+	w.o.BeforeSync = func() error { return fail }
+	if r, err := ReclaimClosed(w.dir, w.o, alone, func() {}, false); !errors.Is(err, fail) || r.Files != 0 {
+		t.Errorf("reclaim after a failed sync: got %+v, %v, want the error and no file", r, err)
+	}
+	w.o.BeforeSync = nil
+	if r, err := ReclaimClosed(w.dir, w.o, alone, func() {}, false); err != nil || r.Files == 0 {
+		t.Errorf("reclaim: got %+v, %v", r, err)
+	}
+	w.mustOpen()
+	w.compare()
+	w.mustClose()
+}
+
 // A sealed contents file may be in use after its file was removed.
 func TestReclaimSparesWhatIsInUse(t *testing.T) {
 	text := bytes.Repeat([]byte("precious "), 1000)

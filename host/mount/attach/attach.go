@@ -126,7 +126,7 @@ func (a *Attachment) Open(keepRemoved bool, carried *carry.Files) (err error) {
 		}
 	}
 	o.ForgetSizes = !a.of.Contents.SameSizes
-	a.Tree, err = worktree.Open(filepath.Join(h.Dir, "inodes"), a.of.Contents.Source(), o)
+	a.Tree, err = worktree.Open(filepath.Join(h.Dir, statedir.InodesName), a.of.Contents.Source(), o)
 	if err != nil {
 		return err
 	}
