@@ -158,9 +158,6 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	if err = m.Git().SetUp(ctx, m.beginning.takeTimes(), besides.Files()); err != nil {
 		return reply, err
 	}
-	if err = m.home.Finish(); err != nil {
-		return reply, err
-	}
 	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
 	claim := agent.ClaimOptions{Resumed: m.home.Resumed, Confirm: m.beginning.confirms()}
 	if err = m.sessionSide.agent.Claim(ctx, claim); err != nil {
@@ -170,6 +167,11 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	// mount could not be cancelled.
 	if err = <-rootReady; err != nil {
 		return reply, fault.Remote(err)
+	}
+	// Programs can change the files from now on. Until then, the home of a fork is removed if this process dies, so that
+	// the repeated request finds no session with its name.
+	if err = m.home.Finish(); err != nil {
+		return reply, err
 	}
 	if err = m.attachment.Attach(m.services()); err != nil {
 		return reply, err
