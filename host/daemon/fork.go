@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -26,6 +27,12 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 	if r.SessionRemote != "" {
 		return d.forkFar(ctx, r, progress)
 	}
+	// If the client has repeated its request, the fork may be mounted already, so its name is in use.
+	if m, err := d.awaitEarlier(ctx, r.Mount); err != nil {
+		return control.MountReply{}, fault.Explain("mount", r.Mount.Dir, err)
+	} else if m != nil {
+		return serve(ctx, time.Now(), d, m, func() {}, progress)
+	}
 	h, err := d.HomeOf(r.Of)
 	if err == nil { // these globs have the syntax of the globs that choose the files of checkpoints
 		err = capture.Rules{Include: r.Carry, Exclude: r.LeaveOut}.Validate()
@@ -41,12 +48,9 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest,
 		return control.MountReply{}, err
 	}
 	to.SessionOptions = h.WithRules(to.SessionOptions)
-	// A checkpoint for a fork may seal contents, so it is not made for one that cannot be mounted. If the client has
-	// repeated its request, the fork is mounted there.
-	if m, err := d.awaitEarlier(ctx, to); err != nil {
-		return control.MountReply{}, fault.Explain("mount", to.Dir, err)
-	} else if m == nil && to.Device == nil && to.Through == "" {
-		// A mount that this process has not taken over yet may be the fork of the repeated request.
+	// A checkpoint for a fork may seal contents, so it is not made for one that cannot be mounted.
+	if to.Device == nil && to.Through == "" {
+		// A mount that ends just now is awaited later.
 		if err := mountpoint.Check(to.Dir); err != nil && !errors.Is(err, mountpoint.ErrAlreadyMounted) {
 			return control.MountReply{}, fault.Explain("mount", to.Dir, err)
 		}

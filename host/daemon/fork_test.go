@@ -164,3 +164,43 @@ func TestForkSparesASessionThatAppears(t *testing.T) {
 	k.unmount(other.Dir)
 	k.unmount(r.Dir)
 }
+
+// A client repeats its request if the daemon ends before it has received the reply.
+func TestForkIsRepeated(t *testing.T) {
+	t.Parallel()
+	k, r, _ := parentSession(t)
+	r.SessionOptions.Policy = control.PolicyOff
+	k.mount(r)
+	k.sh(r.Dir, "echo first >mine")
+	f := r
+	f.Dir, f.Session, f.Nonce = k.dir("f"), "fork", "nonce"
+	fork := func() control.MountReply {
+		t.Helper()
+		reply, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", Mount: f}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	first := fork()
+	k.sh(r.Dir, "echo second >mine")
+	for range 2 {
+		if got := fork(); got.ID != first.ID || got.Commit != first.Commit || got.Dir != f.Dir {
+			t.Errorf("repeated fork: got %+v, want %+v", got, first)
+		}
+		k.again()
+	}
+	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "work"})
+	if err != nil || len(log.Checkpoints) != 1 {
+		t.Errorf("checkpoints of the parent: got %+v, %v, want those of one fork", log, err)
+	}
+	if text := k.sh(f.Dir, "cat mine"); text != "first\n" {
+		t.Errorf("file of the fork: got %q", text)
+	}
+	f.Nonce = "other"
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", Mount: f}, nil); err == nil {
+		t.Error("another request for the same fork succeeded")
+	}
+	k.unmount(f.Dir)
+	k.unmount(r.Dir)
+}

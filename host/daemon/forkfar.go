@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -29,6 +30,11 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest,
 			to.At = "@"
 		}
 		return d.Mount(ctx, to, progress)
+	}
+	if m, err := d.awaitEarlier(ctx, to); err != nil {
+		return control.MountReply{}, fault.Explain("mount", to.Dir, err)
+	} else if m != nil { // the client has repeated its request
+		return serve(ctx, time.Now(), d, m, func() {}, progress)
 	}
 	from, err := d.lookFar(ctx, r)
 	if err != nil {

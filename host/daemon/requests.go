@@ -52,15 +52,26 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 	if err != nil {
 		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
 	}
-	reply, err := m.Start(ctx, start, ended, progress)
+	reply, err := serve(ctx, start, d, m, ended, progress)
 	if err != nil {
 		return nil, reply, err
+	}
+	return m, reply, nil
+}
+
+// serve starts the mount m and registers it. If the mount is served already, because a client has repeated its request,
+// serve returns the reply of the earlier request. The other parameters are those of mount.Mount.Start.
+func serve(ctx context.Context, start time.Time, d *Daemon, m *mount.Mount, served func(),
+	progress func(control.Progress)) (control.MountReply, error) {
+	reply, err := m.Start(ctx, start, served, progress)
+	if err != nil {
+		return reply, err
 	}
 	d.register(m)
 	d.host.Log.Info("mounted", zap.String("dir", m.Dir), zap.String("remote", reply.Remote),
 		zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
-	return m, reply, nil
+	return reply, nil
 }
 
 // MountInside mounts a submodule, as r requests. The mount parent contains the submodule.
