@@ -69,7 +69,7 @@ func (s *Seal) Take(paths []string, choose func(path string, isDir bool) carry.C
 
 // Reclaim removes sealed contents that nobody uses any more, as overlay.Reclaim does. It does nothing in a Tree without
 // an overlay.
-func (o *Overlay) Reclaim(sole overlay.Sole) (overlay.Reclaimed, error) {
+func (o *Overlay) Reclaim(ctx context.Context, sole overlay.Sole) (overlay.Reclaimed, error) {
 	if !o.gate.enter() {
 		return overlay.Reclaimed{}, ErrClosed
 	}
@@ -77,7 +77,7 @@ func (o *Overlay) Reclaim(sole overlay.Sole) (overlay.Reclaimed, error) {
 	if o.view.layer == nil {
 		return overlay.Reclaimed{}, nil
 	}
-	return overlay.Reclaim(sole, o.view.layer)
+	return overlay.Reclaim(ctx, sole, o.view.layer)
 }
 
 // Adopt adds the files that Seal.Take has taken from another Tree to a new one, as carry.Files.Add does. The Tree must

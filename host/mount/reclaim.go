@@ -25,8 +25,8 @@ func (a *activity) reclaim(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		r, err := a.attachment.Tree.Overlay().Reclaim(homes.Sole(home))
-		if errors.Is(err, worktree.ErrClosed) {
+		r, err := a.attachment.Tree.Overlay().Reclaim(ctx, homes.Sole(home))
+		if errors.Is(err, worktree.ErrClosed) || ctx.Err() != nil {
 			return
 		}
 		if err == nil && len(r.Dropped) > 0 {

@@ -123,7 +123,7 @@ func powerRun(t *testing.T, seed uint64, seals bool) {
 			}
 		case 3, 4, 5:
 			if seals {
-				_, err := Reclaim(alone, w.l)
+				_, err := Reclaim(t.Context(), alone, w.l)
 				w.must(err)
 				w.sealed = nil
 			}

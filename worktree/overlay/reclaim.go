@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,8 +39,8 @@ type Reclaimed struct {
 
 // Reclaim removes the sealed contents files that neither the layer nor another overlay uses, and drops the shares of
 // which the layer uses no file. It does nothing while there is a Sealing, or if nothing has changed since the last
-// call.
-func Reclaim(sole Sole, l *Layer) (r Reclaimed, err error) {
+// call. If ctx ends, it returns the error of ctx, and the next call removes the other files.
+func Reclaim(ctx context.Context, sole Sole, l *Layer) (r Reclaimed, err error) {
 	if l.o.ReadOnly || l.contents.layout.Load().low == 0 || !l.contents.sealing.TryLock() {
 		return r, nil
 	}
@@ -52,7 +53,7 @@ func Reclaim(sole Sole, l *Layer) (r Reclaimed, err error) {
 	// The records that released the files must be on disk first (see removeDead).
 	syncErr := l.Sync()
 	if syncErr == nil {
-		err = errors.Join(err, u.remove(&r, false))
+		err = errors.Join(err, u.remove(ctx, &r, false))
 	}
 	err = errors.Join(err, syncErr)
 	if err == nil && done {
@@ -79,7 +80,7 @@ func ReclaimClosed(dir string, o Options, sole Sole, closed func(), dry bool) (r
 	u, err := lookClosed(dir, o, &r, sole)
 	closed()
 	if u != nil {
-		err = errors.Join(err, u.remove(&r, dry))
+		err = errors.Join(err, u.remove(context.Background(), &r, dry))
 	}
 	return r, wrapReclaim(dir, err)
 }
@@ -282,8 +283,8 @@ func (u *reclaiming) dropSegments(ids []string) error {
 }
 
 // remove removes the files in u.dirs that are not in use, or only counts them if dry is true. It continues after an
-// error.
-func (u *reclaiming) remove(r *Reclaimed, dry bool) (err error) {
+// error, but not after the end of ctx.
+func (u *reclaiming) remove(ctx context.Context, r *Reclaimed, dry bool) (err error) {
 	on := u.l.o.FS
 	for _, top := range u.dirs {
 		dirs, e := on.ReadDir(top)
@@ -292,6 +293,9 @@ func (u *reclaiming) remove(r *Reclaimed, dry bool) (err error) {
 			entries, e := on.ReadDir(filepath.Join(top, d.Name()))
 			err = errors.Join(err, ignoreMissing(e))
 			for _, f := range entries {
+				if ctx.Err() != nil {
+					return errors.Join(err, ctx.Err())
+				}
 				path := filepath.Join(top, d.Name(), f.Name())
 				number, e := strconv.ParseUint(f.Name(), 16, 64)
 				if e != nil || number >= u.low || pathIn(top, number) != path || u.uses(number, number+1) {

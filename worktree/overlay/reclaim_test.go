@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -107,7 +108,7 @@ func (u users) reclaim(w *world, family []*world) (r Reclaimed) {
 	u.t.Helper()
 	var err error
 	if w.l != nil {
-		r, err = Reclaim(u.sole(w.dir), w.l)
+		r, err = Reclaim(u.t.Context(), u.sole(w.dir), w.l)
 	} else {
 		closed := 0
 		r, err = ReclaimClosed(w.dir, w.o, u.sole(w.dir), func() { closed++ }, false)
@@ -249,7 +250,7 @@ func TestReclaimFaults(t *testing.T) {
 			w.compare()
 			w.sealed = nil
 		}
-		reclaim := func() error { _, err := Reclaim(alone, w.l); return err }
+		reclaim := func() error { _, err := Reclaim(t.Context(), alone, w.l); return err }
 		attempt("reclaim", reclaim)
 		attempt("write", func() error { return w.write("a", 3, []byte("later")) })
 		attempt("reclaim again", reclaim)
@@ -257,7 +258,7 @@ func TestReclaimFaults(t *testing.T) {
 		attempt("write", func() error { return w.write("base3", 3, []byte("later")) })
 		attempt("compact", w.l.janitor.compact)
 		attempt("reclaim after another seal", reclaim)
-		if r, err := Reclaim(alone, w.l); err != nil {
+		if r, err := Reclaim(t.Context(), alone, w.l); err != nil {
 			t.Errorf("reclaim without faults: got %+v, %v", r, err)
 		}
 		if got := w.listed(); len(got) > 2 { // the last segment stays, and the one before if a seal has failed
@@ -284,7 +285,7 @@ func TestReclaimIsKilled(t *testing.T) {
 				return nil
 			}))
 			first = n
-			_, err := Reclaim(alone, w.l)
+			_, err := Reclaim(t.Context(), alone, w.l)
 			killed = err != nil
 			w.kill()
 			w.o.FS, w.o.TakeOver = disktest.Unsynced(disk.OS), takeOver
@@ -292,7 +293,7 @@ func TestReclaimIsKilled(t *testing.T) {
 				t.Errorf("reclaim was killed at operation %d: got the problems %q", at, rec.Problems)
 			}
 			w.compare()
-			if _, err := Reclaim(alone, w.l); err != nil {
+			if _, err := Reclaim(t.Context(), alone, w.l); err != nil {
 				t.Errorf("reclaim after the kill: %v", err)
 			}
 			if got := w.listed(); !slices.Equal(got, []string{shareOf(2)}) {
@@ -322,6 +323,21 @@ func TestReclaimClosedSyncsWhatTheLogRefersTo(t *testing.T) {
 		t.Errorf("reclaim: got %+v, %v", r, err)
 	}
 	w.mustOpen()
+	w.compare()
+	w.mustClose()
+}
+
+// A mount that ends does not wait until all files are removed.
+func TestReclaimEndsWithItsContext(t *testing.T) {
+	w := replaced(t, t.TempDir(), disk.OS)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r, err := Reclaim(ctx, alone, w.l); !errors.Is(err, context.Canceled) || r.Files != 0 {
+		t.Errorf("reclaim after the end of its context: got %+v, %v", r, err)
+	}
+	if r, err := Reclaim(t.Context(), alone, w.l); err != nil || r.Files == 0 {
+		t.Errorf("next reclaim: got %+v, %v, want removed files", r, err)
+	}
 	w.compare()
 	w.mustClose()
 }
@@ -389,7 +405,7 @@ func TestReclaimSparesWhatIsInUse(t *testing.T) {
 			check, end := c.hold(w)
 			w.must(w.seal())
 			w.sealed = nil
-			if r, err := Reclaim(alone, w.l); err != nil || r.Files != 1 || r.Bytes < int64(len(text)) || len(r.Dropped) > 0 {
+			if r, err := Reclaim(t.Context(), alone, w.l); err != nil || r.Files != 1 || r.Bytes < int64(len(text)) || len(r.Dropped) > 0 {
 				t.Errorf("reclaim: got %+v, %v, want the file b", r, err)
 			}
 			if got := check(); !bytes.Equal(got, text) {
@@ -398,10 +414,10 @@ func TestReclaimSparesWhatIsInUse(t *testing.T) {
 			end()
 			w.must(w.l.janitor.tidy(true))
 			w.l.files.spare()
-			if r, err := Reclaim(alone, w.l); err != nil || !slices.Equal(r.Dropped, []string{shareOf(w.serial - 1)}) {
+			if r, err := Reclaim(t.Context(), alone, w.l); err != nil || !slices.Equal(r.Dropped, []string{shareOf(w.serial - 1)}) {
 				t.Errorf("reclaim after the end of the use: got %+v, %v, want that the first segment is dropped", r, err)
 			}
-			if r, err := Reclaim(alone, w.l); err != nil || r.Files != 0 || len(r.Dropped) > 0 {
+			if r, err := Reclaim(t.Context(), alone, w.l); err != nil || r.Files != 0 || len(r.Dropped) > 0 {
 				t.Errorf("reclaim without new unused files: got %+v, %v", r, err)
 			}
 		})
@@ -413,15 +429,15 @@ func TestReclaimWaitsForASeal(t *testing.T) {
 	w := replaced(t, t.TempDir(), disktest.Unsynced(disk.OS))
 	s, err := BeginSeal(w.l, shareOf(9))
 	w.must(err)
-	if r, err := Reclaim(alone, w.l); err != nil || r.Files != 0 || len(r.Dropped) > 0 {
+	if r, err := Reclaim(t.Context(), alone, w.l); err != nil || r.Files != 0 || len(r.Dropped) > 0 {
 		t.Errorf("reclaim during a seal: got %+v, %v", r, err)
 	}
 	s.Close()
 	locked := func([]string) ([]string, func(), error) { return nil, func() {}, nil }
-	if r, err := Reclaim(locked, w.l); err != nil || r.Files != 0 || len(r.Dropped) != 1 {
+	if r, err := Reclaim(t.Context(), locked, w.l); err != nil || r.Files != 0 || len(r.Dropped) != 1 {
 		t.Errorf("reclaim while others use the shares: got %+v, %v, want one segment dropped", r, err)
 	}
-	if r, err := Reclaim(alone, w.l); err != nil || r.Files != 2 {
+	if r, err := Reclaim(t.Context(), alone, w.l); err != nil || r.Files != 2 {
 		t.Errorf("reclaim of the only user: got %+v, %v, want two files", r, err)
 	}
 	w.compare()
@@ -554,7 +570,7 @@ func TestReclaimWhileForksAreMade(t *testing.T) {
 	}
 	removed := int64(0)
 	repeat(func(int) error {
-		r, err := Reclaim(u.sole(w.dir), w.l)
+		r, err := Reclaim(t.Context(), u.sole(w.dir), w.l)
 		removed += r.Files
 		u.removeShares()
 		return err
@@ -699,7 +715,7 @@ func TestPowerCutDuringReclaim(t *testing.T) {
 			w.must(w.write("a", 5, []byte("third"))) // after the power cut, the file may have the synced contents
 			w.must(w.remove("b"))
 			first = n
-			_, err = Reclaim(alone, w.l)
+			_, err = Reclaim(t.Context(), alone, w.l)
 			done = err == nil
 			if listed := w.listed(); !slices.Contains(listed, shareOf(1)) { // others remove a share that is not listed
 				files, err := filepath.Glob(filepath.Join(w.o.Shares, shareOf(1), "contents", "*", "*"))
@@ -724,7 +740,7 @@ func TestPowerCutDuringReclaim(t *testing.T) {
 					t.Errorf("operation %d, seed %d: file %s: got %+v, %v, %v", at, seed, name, m, ok, err)
 				}
 			}
-			if _, err := Reclaim(alone, w.l); err != nil {
+			if _, err := Reclaim(t.Context(), alone, w.l); err != nil {
 				t.Errorf("operation %d, seed %d: reclaim after the power cut: %v", at, seed, err)
 			}
 			w.mustClose()
