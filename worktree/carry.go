@@ -80,6 +80,9 @@ func (o *Overlay) Reclaim(ctx context.Context, sole overlay.Sole) (overlay.Recla
 	return overlay.Reclaim(ctx, sole, o.view.layer)
 }
 
+// Full returns a channel that has an element if a change has found no disk space, and Reclaim may free some.
+func (o *Overlay) Full() <-chan struct{} { return o.full }
+
 // Adopt adds the files that Seal.Take has taken from another Tree to a new one, as carry.Files.Add does. The Tree must
 // have been opened with c.Segments, and the kernel knows no path of it yet. The change journal records the paths.
 func (o *Overlay) Adopt(ctx context.Context, c *carry.Files) error {

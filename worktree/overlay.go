@@ -15,6 +15,7 @@ type Overlay struct {
 	view     *view
 	changes  *recorder
 	dir      string           // directory of the overlay; "" if the Tree has no overlay
+	full     chan struct{}    // see Full
 	recovery overlay.Recovery // state in which Open found the overlay
 }
 

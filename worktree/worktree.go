@@ -247,6 +247,7 @@ func connect(base *basetree.Tree) *Tree {
 	t.names.view = &t.view
 	t.kernel = Kernel{&t.gate, &t.view, &t.changes.writing}
 	t.monitor = Monitor{&t.gate, &t.changes}
+	t.overlay.full = make(chan struct{}, 1)
 	t.committed = Base{&t.gate, &t.view}
 	t.overlay.gate, t.overlay.view, t.overlay.changes = &t.gate, &t.view, &t.changes
 	t.xattrs = Xattrs{&t.gate, &t.view, &t.editor}
@@ -266,7 +267,7 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	}
 	t.view.layer, *recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.Sync,
-		Shares: o.Shares, Segments: o.Segments,
+		Shares: o.Shares, Segments: o.Segments, Full: t.overlay.full,
 		ValidBase: func(n Node) bool { _, ok := table.Record(n); return ok },
 		TakeOver:  table.TookOver(), Seed: table.Seed(),
 		Knows: func(n Node) bool { r, ok := table.Record(n); return ok && r.Known() },

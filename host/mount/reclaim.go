@@ -11,7 +11,10 @@ import (
 )
 
 // reclaimPause is the interval at which the mount looks for contents in shares that nobody uses any more.
-var reclaimPause = 5 * time.Minute
+const reclaimPause = 5 * time.Minute
+
+// fullPause is the minimum time between two searches for which a full disk is the reason.
+const fullPause = 30 * time.Second
 
 // reclaim removes from the shares of the session, until ctx ends, the contents that the session has replaced since it
 // was forked and that no fork uses. Without it, they would use disk space as long as the session exists.
@@ -19,13 +22,20 @@ func (a *activity) reclaim(ctx context.Context) {
 	homes, home := a.host.Homes, a.home.Dir
 	tick := time.NewTicker(reclaimPause)
 	defer tick.Stop()
+	overlay := a.attachment.Tree.Overlay()
+	full, paused := overlay.Full(), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-tick.C:
+		case <-full:
+			full, paused = nil, time.After(fullPause)
+		case <-paused:
+			full, paused = overlay.Full(), nil
+			continue
 		case <-ctx.Done():
 			return
 		}
-		r, err := a.attachment.Tree.Overlay().Reclaim(ctx, homes.Sole(home))
+		r, err := overlay.Reclaim(ctx, homes.Sole(home))
 		if errors.Is(err, worktree.ErrClosed) || ctx.Err() != nil {
 			return
 		}

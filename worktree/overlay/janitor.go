@@ -144,11 +144,15 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 }
 
 // withRoom calls the function do. If do fails for lack of disk space, withRoom removes dead contents files and calls do
-// once more. So a program that has just deleted a file can use the space of this file at once.
+// once more. So a program that has just deleted a file can use the space of this file at once. Sealed files are removed
+// by Reclaim, for which withRoom does not wait, because it may need locks that the caller holds.
 func (l *Layer) withRoom(do func() error) error {
 	err := do()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
+	}
+	if l.contents.layout.Load().low > 0 {
+		signal.Send(l.o.Full)
 	}
 	err = l.dropForsaken()
 	l.mu.RLock()

@@ -71,6 +71,9 @@ type Options struct {
 	// Segments are sealed contents files of another overlay. A new overlay uses them, so that Tx.Adopt can add nodes
 	// with these contents. If the overlay exists already, its log states which ones it uses.
 	Segments []Segment
+	// Full is a channel with a buffer of one, which gets an element if a change finds no disk space and Reclaim may free
+	// some; nil if nobody receives from it.
+	Full chan<- struct{}
 	// FS is the file system to use; nil stands for the file system of the operating system. Only tests set this field.
 	FS disk.FS
 

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -324,6 +326,35 @@ func TestReclaimClosedSyncsWhatTheLogRefersTo(t *testing.T) {
 	}
 	w.mustOpen()
 	w.compare()
+	w.mustClose()
+}
+
+// A change that finds no disk space asks for Reclaim, if there are sealed files.
+func TestFullDiskAsksForReclaim(t *testing.T) {
+	var full atomic.Bool
+	asked := make(chan struct{}, 1)
+	w := opened(t, sharing(t, t.TempDir(), Options{Full: asked, FS: disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if full.Load() && op.Name == "WriteAt" && strings.Contains(filepath.Dir(op.Path), "contents") {
+			return syscall.ENOSPC
+		}
+		return nil
+	})}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	for _, sealed := range []bool{false, true} {
+		if sealed {
+			w.must(w.seal())
+		}
+		w.must(w.create(fmt.Sprint("b", sealed)))
+		full.Store(true)
+		if err := w.write(fmt.Sprint("b", sealed), 0, []byte("more")); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("write on a full disk: got %v", err)
+		}
+		full.Store(false)
+		if got := len(asked) > 0; got != sealed {
+			t.Errorf("sealed files %v: full disk asks for reclaim: got %v", sealed, got)
+		}
+	}
 	w.mustClose()
 }
 
