@@ -101,6 +101,17 @@ func mendLog(dir string, o Options, r *Report) error {
 	if err != nil || rec.Damage == nil && len(lost) == 0 {
 		return err
 	}
+	var b state.Batch
+	dropped, err := droppedSegments(dir, o, table.Segments, lost)
+	for _, id := range dropped {
+		b.Unseal(id)
+	}
+	if err == nil && len(dropped) > 0 {
+		err = table.Apply(b.Bytes())
+	}
+	if err != nil {
+		return err
+	}
 	fresh := path + ".mended"
 	// Remove a file with this name, which an interrupted repair may have left.
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +125,6 @@ func mendLog(dir string, o Options, r *Report) error {
 	if err != nil {
 		return err
 	}
-	var b state.Batch
 	var at state.Cursor
 	for done := false; !done && err == nil; {
 		b.Reset()
@@ -149,6 +159,9 @@ func mendLog(dir string, o Options, r *Report) error {
 		r.add(true, "log does not name share %s; the old log is kept in %s", strings.Join(sharesOf(lost), ", "), saved)
 	default:
 		r.add(true, "%v; the log is kept in %s", rec.Damage, saved)
+	}
+	if len(dropped) > 0 {
+		r.add(true, "log names share %s, which the session had ceased to use", strings.Join(dropped, ", "))
 	}
 	return nil
 }

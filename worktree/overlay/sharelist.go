@@ -154,3 +154,32 @@ func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Se
 	slices.SortFunc(lost, func(a, b state.Segment) int { return cmp.Compare(a.Bound, b.Bound) })
 	return lost, nil
 }
+
+// droppedSegments returns the IDs of those of the segments in known that a lost or damaged log has dropped after its
+// last readable record (see reclaiming.drop): their shares are not listed, their files do not exist, and there is a
+// later segment, in known or among the segments that the log has lost.
+func droppedSegments(dir string, o Options, known, lost []state.Segment) (ids []string, err error) {
+	listed, err := listedShares(o.FS, dir)
+	if err != nil {
+		return nil, err
+	}
+	c := contents{fs: o.FS, overlay: dir, shares: o.Shares}
+	c.setSegments(known)
+	for i, s := range c.layout.Load().segments {
+		if slices.Contains(listed, known[i].Share) || i == len(known)-1 && len(lost) == 0 {
+			continue
+		}
+		exists := false
+		for _, path := range s.dirs {
+			if _, err := o.FS.Stat(path); err == nil {
+				exists = true
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+		if !exists {
+			ids = append(ids, known[i].Share)
+		}
+	}
+	return ids, nil
+}

@@ -126,6 +126,55 @@ func TestMendedLogNamesListedShares(t *testing.T) {
 	w.sound()
 }
 
+// A damaged log may name a share that Reclaim has dropped in the damaged part, or the seal after that as well.
+func TestMendedLogDoesNotNameDroppedShares(t *testing.T) {
+	for _, where := range []string{"before the second seal", "after the second seal"} {
+		top := t.TempDir()
+		w := opened(t, sharing(t, top, Options{}))
+		w.must(w.create("a"))
+		w.must(w.write("a", 0, []byte("contents")))
+		w.must(w.fsync("a"))
+		w.must(w.seal())
+		w.must(w.write("a", 0, []byte("changed")))
+		w.must(w.fsync("a"))
+		w.must(w.l.Sync())
+		end := w.l.wal.Size()
+		w.must(w.seal())
+		if where == "after the second seal" {
+			end = w.l.wal.Size()
+		}
+		w.must(w.create("late"))
+		w.must(w.write("late", 0, []byte("contents")))
+		if r, err := Reclaim(t.Context(), alone, w.l); err != nil || !slices.Equal(r.Dropped, []string{shareOf(1)}) {
+			t.Fatalf("reclaim: got %+v, %v", r, err)
+		}
+		w.must(os.RemoveAll(filepath.Join(w.o.Shares, shareOf(1))))
+		w.sealed = nil
+		w.mustClose()
+		path := filepath.Join(w.dir, "log")
+		text, err := os.ReadFile(path)
+		w.must(err)
+		text[end+30] ^= 0x40
+		w.must(os.WriteFile(path, text, 0o600))
+		if r, err := check(w.dir, true, w.o); err != nil || len(r.Findings) < 2 || !r.Findings[1].Repaired {
+			t.Fatalf("damage %s: repair of the log: got %+v, %v", where, r, err)
+		}
+		delete(w.files, "late")
+		if rec := w.mustOpen(); len(rec.Problems) > 0 {
+			t.Errorf("damage %s: open after the repair: got the problems %q", where, rec.Problems)
+		}
+		w.compare()
+		if got := w.listed(); !slices.Equal(got, []string{shareOf(2)}) {
+			t.Errorf("damage %s: list after the repair: got %q", where, got)
+		}
+		w.must(w.write("a", 3, []byte("later")))
+		w.must(w.seal())
+		w.compare()
+		w.mustClose()
+		w.sound()
+	}
+}
+
 // If the log was lost, or the record of a seal is cut off after a power cut, Open does not forget the share, whose
 // files would then be removed. The repair adds the share to the log again.
 func TestShareIsKeptIfTheLogHasLostIt(t *testing.T) {
