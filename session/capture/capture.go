@@ -285,9 +285,14 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason,
 		k.must = true
 		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 		c.tracking = c.mem.Index.tracking()
-		made := report.Made
-		p, report, err = c.checkpoint(ctx, reason, message)
-		report.Made = report.Made || made
+		again, next, nextErr := c.checkpoint(ctx, reason, message)
+		if nextErr == nil || ctx.Err() != nil {
+			next.Made = next.Made || report.Made
+			p, report, err = again, next, nextErr
+		} else { // the first one is complete without the paths to carry; mem may be updated in part, as below
+			report.Carried, report.NotCarried = nil, nextErr
+			c.mem, c.left = memory{}, newLeftSet(nil)
+		}
 	}
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {

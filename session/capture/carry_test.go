@@ -1,6 +1,7 @@
 package capture_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -156,6 +157,31 @@ func TestCarriedIsWhatIsLeftOut(t *testing.T) {
 			return
 		}
 	}
+}
+
+// If the checkpoint that is made once more for the paths to carry fails, the first one is returned.
+func TestCarryFailsAfterTheCheckpoint(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a": text("a")})
+	w.o.Rules = capture.Rules{}
+	calls, fail := 0, errors.New("write-back failed")
+	w.o.WriteBack = func(context.Context) error {
+		if calls++; calls == 2 {
+			return fail
+		}
+		return nil
+	}
+	w.openCapturer()
+	w.write("new", "new")
+	w.write("x.o", "ignored")
+	p, report := w.carry(capture.Carrying{})
+	if p.ID == "" || !report.Made || !errors.Is(report.NotCarried, fail) || report.Carried != nil {
+		t.Fatalf("checkpoint: got %+v, %+v", p, report)
+	}
+	want := map[string]string{".gitignore": "644 *.o\n", "a": "644 a", "new": "644 new"}
+	wantSame(t, "first", w.filesOf(w.fork(p, &carry.Files{})), want)
+	p, report = w.carry(capture.Carrying{})
+	must(t, report.NotCarried)
+	wantSame(t, "second", w.filesOf(w.fork(p, report.Carried.Files)), w.filesOf(w.tree))
 }
 
 // The file .worktreeinclude and the globs choose the carried files.
