@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// reclaimPause is the interval at which the mount looks for contents in shares that nobody uses any more.
+// reclaimPause is the least interval at which the mount looks for contents in shares that nobody uses any more.
 const reclaimPause = 5 * time.Minute
 
 // fullPause is the minimum time between two searches for which a full disk is the reason.
@@ -19,8 +20,9 @@ const fullPause = 30 * time.Second
 // reclaim removes from the shares of the session, until ctx ends, the contents that the session has replaced since it
 // was forked and that no fork uses. Without it, they would use disk space as long as the session exists.
 func (a *activity) reclaim(ctx context.Context) {
-	homes, home := a.host.Homes, a.home.Dir
-	tick := time.NewTicker(reclaimPause)
+	homes := a.host.Homes
+	sole := homes.Sole(a.home.Dir)
+	tick := time.NewTicker(reclaimPause + rand.N(reclaimPause/4)) // the mounts of a new daemon start at the same time
 	defer tick.Stop()
 	overlay := a.attachment.Tree.Overlay()
 	full, paused := overlay.Full(), (<-chan time.Time)(nil)
@@ -35,7 +37,7 @@ func (a *activity) reclaim(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		r, err := overlay.Reclaim(ctx, homes.Sole(home))
+		r, err := overlay.Reclaim(ctx, sole)
 		if errors.Is(err, worktree.ErrClosed) || ctx.Err() != nil {
 			return
 		}

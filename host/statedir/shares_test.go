@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -314,4 +315,40 @@ func TestSharesOnAnotherFileSystem(t *testing.T) {
 	if err := h.CheckShares(home); !errors.Is(err, syscall.EXDEV) {
 		t.Errorf("shares on another file system: got %v", err)
 	}
+}
+
+// Sole reads the lists of other homes again only after a home was added or removed.
+func TestSoleRemembersOtherUsers(t *testing.T) {
+	h := statedirtest.New(t)
+	for _, name := range []string{"parent", "fork", "other"} {
+		statedirtest.Add(t, h, name, 1, true)
+	}
+	one, held := share(t, h)
+	two, free := share(t, h)
+	held()
+	parent, fork := filepath.Join(h.Dir(), "parent"), filepath.Join(h.Dir(), "fork")
+	list(t, parent, one, two)
+	list(t, fork, one)
+	sole := h.Sole(parent)
+	want := func(what string, want ...string) {
+		t.Helper()
+		got, release, err := sole([]string{one, two})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, %v, want %q", what, got, err, want)
+		}
+		if err == nil {
+			release()
+		}
+	}
+	want("the fork uses one, and a process holds the other")
+	free()
+	want("the fork uses one", two)
+	list(t, fork)
+	want("the fork uses none, but no home has gone", two)
+	if err := os.RemoveAll(filepath.Join(h.Dir(), "other")); err != nil {
+		t.Fatal(err)
+	}
+	want("a home has gone", one, two)
+	list(t, fork, two)
+	want("the fork uses the other", one)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,10 +15,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
+// usersTime is the time for which Sole remembers that a share has other users, if no home is added or removed.
+const usersTime = time.Hour
+
 // Sole returns a function that finds the shares that only the home at dir uses, for overlay.Reclaim. A home in the
 // trash is a user, too. A share is skipped if another process is about to add it to the list of a home.
+//
+// The function remembers which shares have other users until a home is added or removed, so that many homes with the
+// same shares do not read the lists of all homes again and again. Its calls run one after the other.
 func (h Homes) Sole(dir string) overlay.Sole {
+	var shared map[string]bool // shares with other users
+	var since time.Time
+	var before [2]int64
 	return func(ids []string) (sole []string, release func(), err error) {
+		if now := h.changed(); shared == nil || now != before || time.Since(since) > usersTime {
+			shared, since, before = map[string]bool{}, time.Now(), now
+		}
 		var locks []*os.File
 		release = func() {
 			for _, f := range locks {
@@ -26,6 +39,9 @@ func (h Homes) Sole(dir string) overlay.Sole {
 		}
 		var locked []string
 		for _, id := range ids {
+			if shared[id] {
+				continue
+			}
 			f, err := lockDir(filepath.Join(SharesDir(h.State), id), unix.LOCK_EX|unix.LOCK_NB)
 			switch {
 			case err == nil:
@@ -46,10 +62,22 @@ func (h Homes) Sole(dir string) overlay.Sole {
 		for _, id := range locked {
 			if slices.Equal(users[id], []string{dir}) {
 				sole = append(sole, id)
+			} else {
+				shared[id] = true
 			}
 		}
 		return sole, release, nil
 	}
+}
+
+// changed returns the times at which a home was last added to, or removed from, the homes and the trash.
+func (h Homes) changed() (at [2]int64) {
+	for i, dir := range []string{h.Dir(), h.trashDir()} {
+		if info, err := os.Stat(dir); err == nil {
+			at[i] = info.ModTime().UnixNano()
+		}
+	}
+	return at
 }
 
 // lockedUsers returns the users of all shares, as shareUsers does.
