@@ -711,74 +711,81 @@ func TestPowerCutDuringReclaim(t *testing.T) {
 	for at := 1; ; at++ {
 		done := false
 		for seed := range seeds {
-			top := t.TempDir()
-			before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
-			if err := os.Mkdir(before, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			crash, err := disktest.NewCrashFS(before)
-			if err != nil {
-				t.Fatal(err)
-			}
-			first, n := 0, 0
-			w := newWorld(t, filepath.Join(before, "overlay"), Options{idle: 3,
-				FS: disktest.Faulty(crash, func(op disktest.Op) error {
-					if n = op.N; first > 0 && n >= first+at {
-						return syscall.EIO
-					}
-					return nil
-				})})
-			w.o.pause, w.o.quiet, w.o.Shares = time.Hour, time.Hour, filepath.Join(before, "shares")
-			w.must(crash.Mkdir(w.o.Shares, 0o700))
-			w.must(crash.SyncDir(before))
-			w.mustOpen()
-			for _, name := range []string{"a", "b", "c"} {
-				w.must(w.create(name))
-				w.must(w.write(name, 0, []byte("contents of "+name)))
-				w.must(w.fsync(name))
-			}
-			w.must(w.seal())
-			w.must(w.write("a", 3, []byte("again")))
-			w.must(w.write("c", 3, []byte("again")))
-			w.must(w.fsync("a"))
-			w.must(w.fsync("c"))
-			w.must(w.seal())
-			w.must(w.write("a", 5, []byte("third"))) // after the power cut, the file may have the synced contents
-			w.must(w.remove("b"))
-			first = n
-			_, err = Reclaim(t.Context(), alone, w.l)
-			done = err == nil
-			if listed := w.listed(); !slices.Contains(listed, shareOf(1)) { // others remove a share that is not listed
-				files, err := filepath.Glob(filepath.Join(w.o.Shares, shareOf(1), "contents", "*", "*"))
-				w.must(err)
-				for _, path := range files {
-					w.must(crash.Remove(path))
-				}
-			}
-			w.must(crash.Crash(after, seed))
-			w.kill()
-			w.must(crash.Close())
-			w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
-			w.o.Shares = filepath.Join(after, "shares")
-			if rec := w.mustOpen(); len(rec.Problems) > 0 {
-				t.Errorf("operation %d, seed %d: got the problems %q", at, seed, rec.Problems)
-			}
-			for name, want := range map[string][]string{
-				"a": {"conagain of a", "conagthirdf a"}, "b": {"contents of b"}, "c": {"conagain of c"},
-			} {
-				m, ok, err := w.look(name)
-				if err != nil || !ok && name != "b" || ok && !slices.Contains(want, string(m.data)) {
-					t.Errorf("operation %d, seed %d: file %s: got %+v, %v, %v", at, seed, name, m, ok, err)
-				}
-			}
-			if _, err := Reclaim(t.Context(), alone, w.l); err != nil {
-				t.Errorf("operation %d, seed %d: reclaim after the power cut: %v", at, seed, err)
-			}
-			w.mustClose()
-			w.sound()
+			t.Run(fmt.Sprintf("%d,%d", at, seed), func(t *testing.T) { done = cutDuringReclaim(t, at, seed) })
 		}
 		if t.Failed() || done {
 			return
 		}
 	}
+}
+
+// cutDuringReclaim cuts the power at the given disk operation of Reclaim, with what is lost determined by seed. It
+// reports whether Reclaim ended before.
+func cutDuringReclaim(t *testing.T, at int, seed uint64) (done bool) {
+	top := t.TempDir()
+	before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
+	if err := os.Mkdir(before, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	crash, err := disktest.NewCrashFS(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, n := 0, 0
+	w := newWorld(t, filepath.Join(before, "overlay"), Options{idle: 3,
+		FS: disktest.Faulty(crash, func(op disktest.Op) error {
+			if n = op.N; first > 0 && n >= first+at {
+				return syscall.EIO
+			}
+			return nil
+		})})
+	w.o.pause, w.o.quiet, w.o.Shares = time.Hour, time.Hour, filepath.Join(before, "shares")
+	w.must(crash.Mkdir(w.o.Shares, 0o700))
+	w.must(crash.SyncDir(before))
+	w.mustOpen()
+	for _, name := range []string{"a", "b", "c"} {
+		w.must(w.create(name))
+		w.must(w.write(name, 0, []byte("contents of "+name)))
+		w.must(w.fsync(name))
+	}
+	w.must(w.seal())
+	w.must(w.write("a", 3, []byte("again")))
+	w.must(w.write("c", 3, []byte("again")))
+	w.must(w.fsync("a"))
+	w.must(w.fsync("c"))
+	w.must(w.seal())
+	w.must(w.write("a", 5, []byte("third"))) // after the power cut, the file may have the synced contents
+	w.must(w.remove("b"))
+	first = n
+	_, err = Reclaim(t.Context(), alone, w.l)
+	done = err == nil
+	if listed := w.listed(); !slices.Contains(listed, shareOf(1)) { // others remove a share that is not listed
+		files, err := filepath.Glob(filepath.Join(w.o.Shares, shareOf(1), "contents", "*", "*"))
+		w.must(err)
+		for _, path := range files {
+			w.must(crash.Remove(path))
+		}
+	}
+	w.must(crash.Crash(after, seed))
+	w.kill()
+	w.must(crash.Close())
+	w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+	w.o.Shares = filepath.Join(after, "shares")
+	if rec := w.mustOpen(); len(rec.Problems) > 0 {
+		t.Errorf("operation %d, seed %d: got the problems %q", at, seed, rec.Problems)
+	}
+	for name, want := range map[string][]string{
+		"a": {"conagain of a", "conagthirdf a"}, "b": {"contents of b"}, "c": {"conagain of c"},
+	} {
+		m, ok, err := w.look(name)
+		if err != nil || !ok && name != "b" || ok && !slices.Contains(want, string(m.data)) {
+			t.Errorf("operation %d, seed %d: file %s: got %+v, %v, %v", at, seed, name, m, ok, err)
+		}
+	}
+	if _, err := Reclaim(t.Context(), alone, w.l); err != nil {
+		t.Errorf("operation %d, seed %d: reclaim after the power cut: %v", at, seed, err)
+	}
+	w.mustClose()
+	w.sound()
+	return done
 }
