@@ -153,6 +153,7 @@ func TestSecondAgentGetsATree(t *testing.T) {
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "shared")
 	defer w.unmount(m)
 	check(t, os.WriteFile(filepath.Join(m.Dir, "half"), []byte("work\n"), 0o644))
+	w.ok("agent", "install", "codex", "--dir", m.Dir, "--only", "hooks")
 	begin := func(agent, conversation string) string {
 		t.Helper()
 		// Each shell is another agent. It waits after the hook, because an agent that has ended shares nothing.
@@ -189,6 +190,7 @@ func TestSecondAgentGetsATree(t *testing.T) {
 	if got := w.sh(fork, "cat half"); got != "work" {
 		t.Errorf("the new tree has a file that is not committed: %q", got)
 	}
+	w.git(fork, "status", "--short") // waits for the git directory
 	if text := w.ok("status", fork); !strings.Contains(text, "  agents    codex: installed, never fired") ||
 		strings.Contains(text, "agents work") {
 		t.Errorf("status of the new tree:\n%s", text)
