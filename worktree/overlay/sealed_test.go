@@ -174,13 +174,7 @@ func TestPowerCutWithSeals(t *testing.T) {
 // A synced file that was sealed and then changed without a sync keeps its contents, or the new ones, in a power cut.
 func TestPowerCutAfterACopyOfSealedContents(t *testing.T) {
 	for seed := range uint64(40) {
-		top := t.TempDir()
-		before, crash := crashed(t, top)
-		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, Shares: filepath.Join(before, "shares")})
-		w.o.pause, w.o.quiet = time.Hour, time.Hour
-		w.must(crash.Mkdir(w.o.Shares, 0o700))
-		w.must(crash.SyncDir(before))
-		w.mustOpen()
+		top, crash, w := crashedSharing(t)
 		w.must(w.create("file1"))
 		w.must(w.write("file1", 0, bytes.Repeat([]byte("a"), 5000)))
 		w.must(w.fsync("file1"))
@@ -391,11 +385,7 @@ func TestSealIsRefused(t *testing.T) {
 
 // A damaged log of a layer with sealed contents is mended.
 func TestLogWithSegmentsIsMended(t *testing.T) {
-	top := t.TempDir()
-	w := opened(t, sharing(t, top, Options{}))
-	w.must(w.create("a"))
-	w.must(w.write("a", 0, []byte("contents")))
-	w.must(w.seal())
+	_, w := sealedFile(t)
 	w.must(w.l.Sync())
 	end := w.l.wal.Size()
 	w.must(w.create("late"))
@@ -471,4 +461,27 @@ func TestWritesToSealedContentsCopyOnce(t *testing.T) {
 	if got := copies.Load(); got != 1 {
 		t.Errorf("8 writes to sealed contents: made %d copies, want 1", got)
 	}
+}
+
+// sealedFile returns an open overlay in the directory top whose file "a" has sealed contents.
+func sealedFile(t *testing.T) (top string, w *world) {
+	top = t.TempDir()
+	w = opened(t, sharing(t, top, Options{}))
+	w.must(w.create("a"))
+	w.must(w.write("a", 0, []byte("contents")))
+	w.must(w.seal())
+	return top, w
+}
+
+// crashedSharing returns an open overlay in the directory top, with a directory of shares, on a file system whose power
+// can be cut.
+func crashedSharing(t *testing.T) (top string, crash *disktest.CrashFS, w *world) {
+	top = t.TempDir()
+	before, crash := crashed(t, top)
+	w = newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, Shares: filepath.Join(before, "shares")})
+	w.o.pause, w.o.quiet = time.Hour, time.Hour
+	w.must(crash.Mkdir(w.o.Shares, 0o700))
+	w.must(crash.SyncDir(before))
+	w.mustOpen()
+	return top, crash, w
 }

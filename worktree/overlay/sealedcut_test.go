@@ -61,13 +61,7 @@ func TestDirectoryOfALostSealIsRemoved(t *testing.T) {
 // tree's contents back in a power cut.
 func TestPowerCutAfterATruncationOfSealedContents(t *testing.T) {
 	for seed := range uint64(20) {
-		top := t.TempDir()
-		before, crash := crashed(t, top)
-		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, Shares: filepath.Join(before, "shares")})
-		w.o.pause, w.o.quiet = time.Hour, time.Hour
-		w.must(crash.Mkdir(w.o.Shares, 0o700))
-		w.must(crash.SyncDir(before))
-		w.mustOpen()
+		top, crash, w := crashedSharing(t)
 		w.must(w.create("other"))
 		w.must(w.write("base3", 0, bytes.Repeat([]byte("a"), 9000)))
 		w.must(w.fsync("base3"))

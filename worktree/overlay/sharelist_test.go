@@ -233,11 +233,7 @@ func TestShareIsKeptIfTheLogHasLostIt(t *testing.T) {
 // The process of a new overlay may be killed after it has listed the shares of another overlay, and before its log
 // names them.
 func TestNewOverlayIsKilledBeforeItsLogNamesShares(t *testing.T) {
-	top := t.TempDir()
-	w := opened(t, sharing(t, top, Options{}))
-	w.must(w.create("a"))
-	w.must(w.write("a", 0, []byte("contents")))
-	w.must(w.seal())
+	top, w := sealedFile(t)
 	for _, again := range []bool{false, true} {
 		fork := newWorld(t, filepath.Join(top, fmt.Sprint("fork", again)), w.o)
 		fork.mustOpen()
@@ -268,11 +264,7 @@ func TestNewOverlayIsKilledBeforeItsLogNamesShares(t *testing.T) {
 
 // A share that the log does not name any more, because all of its files were replaced, may still be listed.
 func TestListHasAnEarlierShare(t *testing.T) {
-	top := t.TempDir()
-	w := opened(t, sharing(t, top, Options{}))
-	w.must(w.create("a"))
-	w.must(w.write("a", 0, []byte("contents")))
-	w.must(w.seal())
+	_, w := sealedFile(t)
 	w.must(w.write("a", 0, []byte("changed")))
 	w.must(w.seal())
 	w.must(w.write("a", 0, []byte("again")))
