@@ -56,10 +56,12 @@ var errTooLarge = errors.New("group of blobs is too large to be stored")
 func (m *remote) flyGroup(p *planned, g int, wants []object.ID, c caller) *groupFlight {
 	key := m.key(packs.Blob, p.Name(g))
 	f := launch(m, m.groups, key, func() *groupFlight {
-		return &groupFlight{flight: newFlight(key, c), plan: p, ids: p.Group(g), more: make(chan struct{}, 1),
+		f := &groupFlight{flight: newFlight(key, c), plan: p, ids: p.Group(g), more: make(chan struct{}, 1),
 			places: map[object.ID]packs.Place{}, wanted: map[object.ID]struct{}{}}
+		f.want(wants) // before the flight starts: its first request depends on what is wanted
+		return f
 	}, m.runGroup)
-	f.want(wants)
+	f.want(wants) // of a flight that was under way
 	return f
 }
 
