@@ -29,6 +29,11 @@ COMMIT  := $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null)
 export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
+# One set of flags for all that is built, checked and tested: Go compiles everything once more for each other set. -w: the
+# programs of tests are linked faster without tables for debuggers.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -ldflags=-w)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd monitoring-test dist dist-test clean
 
@@ -39,9 +44,9 @@ setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and op
 	@scripts/setup.sh
 
 build: ## build bin/artifactfs and, beside it, the hook for git before 2.55 and the CSI driver
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "$(STAMP)" -o bin/artifactfs ./cmd/artifactfs
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/artifactfs-csi ./cmd/artifactfs-csi
+	$(GO) build -buildvcs=false -ldflags "$(STAMP)" -o bin/artifactfs ./cmd/artifactfs
+	$(GO) build -buildvcs=false -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
+	$(GO) build -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/artifactfs-csi ./cmd/artifactfs-csi
 
 demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
 	@scripts/setup.sh run

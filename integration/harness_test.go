@@ -119,10 +119,10 @@ func printRaces(dir string) (code int) {
 	return code
 }
 
-// keepGo clears the environment but for where Go has what it has built and downloaded: tests build the program again,
-// and would do all of that anew in another home.
+// keepGo clears the environment but for where Go has what it has built and downloaded, and with which flags: tests build
+// the program again, and would do all of that anew in another home.
 func keepGo() error {
-	names := []string{"GOCACHE", "GOMODCACHE"}
+	names := []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "CGO_ENABLED"}
 	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
 	if err != nil {
 		return fmt.Errorf("go env: %w", err)

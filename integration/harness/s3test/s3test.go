@@ -151,7 +151,7 @@ func build(t testing.TB) string {
 	t.Logf("building versitygw %s, which takes some minutes", version)
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path+".tmp", program)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path+".tmp", program)
 	cmd.Dir = module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: THE S3 SERVER OF THE TESTS COULD NOT BE BUILT: %v\n%s", err, out)
