@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,11 +48,11 @@ func TestHelpTeaches(t *testing.T) {
 		}
 	}
 	for name, args := range pages {
-		help := a.ok(args...)
-		if got := a.ok(append([]string{"help"}, args[:len(args)-1]...)...); got != help {
+		help := printed(t, args...)
+		if got := printed(t, append([]string{"help"}, args[:len(args)-1]...)...); got != help {
 			t.Errorf("artifactfs help %s: got %q, want what --help prints", name, got)
 		}
-		full := a.ok(append(slices.Clone(args), "--all")...)
+		full := printed(t, append(slices.Clone(args), "--all")...)
 		for _, want := range []string{"Usage:\n  artifactfs", "Examples:\n  ", "artifactfs " + name, "--json"} {
 			if !strings.Contains(help, want) || !strings.Contains(full, want) {
 				t.Errorf("help of %q has no %q:\n%s", name, want, help)
@@ -69,12 +70,29 @@ func TestHelpTeaches(t *testing.T) {
 			}
 		}
 	}
-	if got := a.ok(); got != a.ok("--help") {
+	if got := a.ok(); got != a.ok("--help") || got != printed(t, "--help") {
 		t.Errorf("artifactfs without arguments printed\n%s", got)
 	}
 	if _, err := os.Stat(a.state); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("help created the state directory: %v", err)
 	}
+}
+
+// printed returns what the command prints with these arguments. It runs in this process: to start the program for each of
+// some hundred pages takes half a minute.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	code := run(&cli.App{Stdout: out, Stderr: os.Stderr}, args)
+	text, err := os.ReadFile(out.Name())
+	if code != 0 || err != nil {
+		t.Fatalf("artifactfs %s: exit %d, error %v\n%s", strings.Join(args, " "), code, err, text)
+	}
+	return string(text)
 }
 
 // listed returns the names of the commands that a help page lists, by the titles of the groups.
@@ -92,8 +110,7 @@ func listed(page string) map[string][]string {
 
 // The first page names the nine commands of daily work, and says where the others are.
 func TestFirstHelpPage(t *testing.T) {
-	a := newAfs(t)
-	page := a.ok("--help")
+	page := printed(t, "--help")
 	groups := listed(page)
 	for title, want := range map[string]string{
 		"Work": "mount status switch checkpoint sync unmount", "Sessions": "session worktree run", "More": "serve",
@@ -120,10 +137,9 @@ func TestFirstHelpPage(t *testing.T) {
 
 // With --all, the help of artifactfs lists each visible command once.
 func TestHelpOfAll(t *testing.T) {
-	a := newAfs(t)
-	page := a.ok("--help", "--all")
+	page := printed(t, "--help", "--all")
 	for _, args := range [][]string{{"help", "--all"}, {"--all", "-h"}} {
-		if got := a.ok(args...); got != page {
+		if got := printed(t, args...); got != page {
 			t.Errorf("artifactfs %v: got %q, want what --help --all prints", args, got)
 		}
 	}
@@ -150,10 +166,10 @@ func TestHelpOfAll(t *testing.T) {
 func TestHelpTopics(t *testing.T) {
 	a := newAfs(t)
 	for topic, want := range map[string]string{"checkpoints": "@, @~1", "exit-codes": "4 no such mount"} {
-		if got := a.ok("help", topic); !strings.Contains(got, want) {
+		if got := printed(t, "help", topic); !strings.Contains(got, want) {
 			t.Errorf("artifactfs help %s: got %q, want %q in it", topic, got, want)
 		}
-		if page := a.ok("--help"); !strings.Contains(page, "artifactfs help "+topic) {
+		if page := printed(t, "--help"); !strings.Contains(page, "artifactfs help "+topic) {
 			t.Errorf("first page does not name the topic %s", topic)
 		}
 	}
@@ -168,8 +184,7 @@ func TestHelpTopics(t *testing.T) {
 
 // The help of session lists each visible command once, in groups, and is short enough to be read.
 func TestHelpOfSession(t *testing.T) {
-	a := newAfs(t)
-	page := a.ok("session", "--help")
+	page := printed(t, "session", "--help")
 	root := rootCommand(&cli.App{Stdout: os.Stdout, Stderr: os.Stderr})
 	session, _, err := root.Find([]string{"session"})
 	if err != nil {
@@ -222,7 +237,7 @@ func TestHelpOfMounts(t *testing.T) {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { want[f.Name] = !f.Hidden })
 		delete(want, "help")
 		maps.DeleteFunc(want, func(_ string, shown bool) bool { return !shown })
-		brief, full := a.ok(append(names, "--help")...), a.ok(append(names, "--help", "--all")...)
+		brief, full := printed(t, append(names, "--help")...), printed(t, append(names, "--help", "--all")...)
 		got := flag.FindAllStringSubmatch(brief, -1)
 		if len(got) < 6 || len(got) > 12 {
 			t.Errorf("%s --help lists %d flags, want 6 to 12:\n%s", line, len(got), brief)
@@ -245,12 +260,12 @@ func TestHelpOfMounts(t *testing.T) {
 			t.Errorf("completion of %s --cache: got %q", line, got)
 		}
 	}
-	if page := a.ok("mount", "--help"); strings.Count(page, "\n") > 50 {
+	if page := printed(t, "mount", "--help"); strings.Count(page, "\n") > 50 {
 		t.Errorf("mount --help has %d lines, want one screen", strings.Count(page, "\n"))
 	}
 	for _, want := range []string{"--session-remote-create COMMAND creates", "With --fuse-fd N",
 		"$ARTIFACTFS_CACHE_SIZE"} {
-		if page := a.ok("mount", "--help", "--all"); !strings.Contains(page, want) {
+		if page := printed(t, "mount", "--help", "--all"); !strings.Contains(page, want) {
 			t.Errorf("mount --help --all has no %q", want)
 		}
 	}
