@@ -92,8 +92,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 	key = key[max(0, len(key)-maxKey):]
 	redacted, n := Redact(value)
 	// A value that Redact does not recognize is removed if the name of its member marks it as a secret.
-	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 ||
-		doubtfulKey().MatchString(key) && random(value)) {
+	if n == 0 && !placeholder(value) && (len(value) >= 4 && secretKey().MatchString(key) ||
+		random(value) && doubtfulKey().MatchString(key)) {
 		redacted, n = "[redacted "+strings.ToLower(key)+"]", 1
 	}
 	if n == 0 {
