@@ -155,7 +155,7 @@ func TestCarryFaults(t *testing.T) {
 // TestPowerCutOfForks cuts the power at a random disk operation while files are carried. Afterwards both trees have the
 // files that were fsynced in the parent before, and a fork that was made completely has all names.
 func TestPowerCutOfForks(t *testing.T) {
-	runs := uint64(150)
+	runs := uint64(60)
 	if testing.Short() {
 		runs = 30
 	}

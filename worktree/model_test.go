@@ -35,7 +35,7 @@ func TestModel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("changing owners needs root")
 	}
-	seed, steps := uint64(time.Now().UnixNano()), 20_000
+	seed, steps := uint64(time.Now().UnixNano()), 6000
 	if testing.Short() {
 		steps = 2000
 	}

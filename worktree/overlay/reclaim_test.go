@@ -704,7 +704,7 @@ func forkWhileBusy(t *testing.T, w *world, u users, mu *sync.Mutex, dirs *[]stri
 // The power is cut during the removal of unused contents: after any number of its disk operations, and with any part of
 // what was not synced lost. Files that were fsynced have their contents.
 func TestPowerCutDuringReclaim(t *testing.T) {
-	seeds := uint64(30)
+	seeds := uint64(8)
 	if testing.Short() {
 		seeds = 5
 	}
