@@ -23,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/git/promisor"
+	"github.com/artifactfs/artifactfs/host/mount/inotify"
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
@@ -41,6 +42,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case query.IsHook(os.Args[0]):
 		os.Exit(query.Hook(os.Args, os.Stdout))
+	case inotify.IsProcess(os.Args): // the tested daemon raises the events of a change with this program
+		os.Exit(inotify.Run(os.Args[1], os.Stdin))
 	// git runs this program to fetch missing objects from the tested daemon
 	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper":
 		if promisor.Ask(context.Background(), os.Args[2], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout) != nil {
