@@ -20,7 +20,8 @@ import (
 // look is a script that prints the state of a working tree and its git directory.
 const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cached; echo == changed; git diff; echo == log; git log --oneline -n 5 || true
 echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv | sed 's/HEAD detached from [0-9a-f]*/HEAD detached/; s/HEAD detached at [0-9a-f]*/HEAD detached/; s/  */ /g'
-echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
+echo == files; find . -path ./.git -prune -o -type f -printf '%p %m\n' -o -type l -printf '%p -> %l\n' -o -print | sort
+find . -path ./.git -prune -o -type f -exec sha1sum {} + | sort`
 
 // anHour is a script with the changes that a user makes in an hour of work: commits, a stash, a tag, staged and
 // untracked files.

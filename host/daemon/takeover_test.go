@@ -57,7 +57,25 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if err := buildHook(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// buildHook builds the small program for git's fsmonitor hook beside the program of the tests, which is slower as a hook.
+func buildHook() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Dir(self)+"/", "../../cmd/artifactfs-fsmonitor").
+		CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build the hook: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // serveTest runs a daemon whose descriptors are kept by its parent process.
