@@ -74,7 +74,7 @@ func run(m *testing.M) int {
 	if await.Race {
 		build = append(build, "-race")
 	}
-	build = append(build, "../cmd/artifactfs", "./harness/gittest/rot13filter")
+	build = append(build, "../cmd/artifactfs", "../cmd/artifactfs-fsmonitor", "./harness/gittest/rot13filter")
 	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
