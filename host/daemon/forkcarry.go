@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -117,19 +116,18 @@ func (c *carrier) begin() (*worktree.Seal, error) {
 
 // hold holds all shares that the parent uses. It is called during the seal, during which overlay.Reclaim does nothing.
 // So the parent removes no file that it has at the moment of the seal, even if it no longer needs the file afterwards.
+// A share that does not exist yet is held, too: this fork may move the files of an earlier fork to it, which has failed.
 func (c *carrier) hold() error {
 	listed, err := overlay.ListedShares(filepath.Join(c.parent.Dir, "overlay"))
 	if err != nil {
 		return err
 	}
 	for _, id := range listed {
-		release, err := c.d.host.Homes.HoldShare(id)
-		switch {
-		case err == nil:
-			c.held = append(c.held, release)
-		case !errors.Is(err, fs.ErrNotExist): // after a seal that has failed, the list may have a share too many
+		release, err := c.d.host.Homes.MakeShare(id)
+		if err != nil {
 			return err
 		}
+		c.held = append(c.held, release)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ func (a *activity) reclaim(ctx context.Context) {
 	defer tick.Stop()
 	overlay := a.attachment.Tree.Overlay()
 	full, paused := overlay.Full(), (<-chan time.Time)(nil)
+	dropped := false // shares that this session no longer uses may have to be removed
 	for {
 		select {
 		case <-tick.C:
@@ -41,8 +42,9 @@ func (a *activity) reclaim(ctx context.Context) {
 		if errors.Is(err, worktree.ErrClosed) || ctx.Err() != nil {
 			return
 		}
-		if err == nil && len(r.Dropped) > 0 {
-			_, err = homes.RemoveShares(false)
+		if dropped = dropped || len(r.Dropped) > 0; dropped {
+			_, removeErr := homes.RemoveShares(false)
+			dropped, err = removeErr != nil, errors.Join(err, removeErr)
 		}
 		switch {
 		case err != nil: // the next round tries again

@@ -268,7 +268,7 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 
 // open opens the working tree of the mount, and the part of the mount that makes git commands work.
 func (m *Mount) open() error {
-	err := m.attachment.Open(m.sessionSide.agent.Automatic(), m.beginning.besides().Files())
+	err := m.attachment.Open(m.sessionSide.agent.Automatic(), m.beginning.forks(), m.beginning.besides().Files())
 	if m.attachment.Tree != nil {
 		m.openSide()
 	}

@@ -100,8 +100,8 @@ type Fork struct {
 	// Settings are the settings of the parent's git directory that a new git directory of the fork gets, so that git
 	// ignores the same files.
 	Settings []gitdir.Setting `json:"settings,omitempty"`
-	// Unfinished is whether files of the parent are being added. The fork was not mounted yet, so it has nothing of its
-	// own, and may have a part of these files. If the process dies, the home is removed.
+	// Unfinished is whether the fork was not mounted yet. So it has nothing of its own, and may have a part of the files
+	// that it gets from its parent. If the process dies, the home is removed.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
 

@@ -38,18 +38,26 @@ type Share struct {
 }
 
 // NewShare creates an empty share. Until the function release is called, no process removes the share. If the share is
-// still empty then, release removes it.
+// still empty then, and nobody else holds it, release removes it.
 func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
+	id = string(ulid.New(now))
+	release, err = h.MakeShare(id)
+	return id, release, err
+}
+
+// MakeShare creates the share id, unless it exists, and holds it as NewShare does. A home can list a share that does not
+// exist, because a fork failed before files were moved to the share: the next fork moves them.
+func (h Homes) MakeShare(id string) (release func(), err error) {
 	all := SharesDir(h.State)
 	made := os.Mkdir(all, 0o700)
 	if made != nil && !errors.Is(made, fs.ErrExist) {
-		return "", nil, fmt.Errorf("create share: %w", made)
+		return nil, fmt.Errorf("create share: %w", made)
 	}
+	dir := filepath.Join(all, id)
 	for start := time.Now(); ; {
-		id := string(ulid.New(now))
-		var unlock func()
-		if err = os.Mkdir(filepath.Join(all, id), 0o700); err == nil {
-			unlock, err = h.HoldShare(id)
+		var f *os.File
+		if err = os.Mkdir(dir, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+			f, err = h.lockShare(id)
 		}
 		switch {
 		case err == nil:
@@ -58,17 +66,19 @@ func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
 				err = disk.OS.SyncDir(h.State)
 			}
 			if err != nil {
-				unlock()
-				return "", nil, fmt.Errorf("create share: %w", err)
+				disk.Unlock(f)
+				return nil, fmt.Errorf("create share: %w", err)
 			}
-			return id, func() {
-				_ = os.Remove(filepath.Join(all, id)) // fails if the share is not empty
-				unlock()
+			return func() {
+				if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil { // nobody is about to move files to it
+					_ = os.Remove(dir) // fails if the share is not empty
+				}
+				disk.Unlock(f)
 			}, nil
 		// another process has removed the share before it was locked
 		case errors.Is(err, fs.ErrNotExist) && time.Since(start) < holdTime:
 		default:
-			return "", nil, fmt.Errorf("create share: %w", err)
+			return nil, fmt.Errorf("create share: %w", err)
 		}
 	}
 }
@@ -97,11 +107,20 @@ func (h Homes) CheckShares(dir string) error {
 // fs.ErrNotExist if the share does not exist. The caller must not hold mounts.lock, because a process that removes
 // shares waits for it.
 func (h Homes) HoldShare(id string) (release func(), err error) {
+	f, err := h.lockShare(id)
+	if err != nil {
+		return nil, err
+	}
+	return func() { disk.Unlock(f) }, nil
+}
+
+// lockShare locks the directory of a share against its removal.
+func (h Homes) lockShare(id string) (*os.File, error) {
 	for start := time.Now(); ; time.Sleep(holdPause) {
 		f, err := lockDir(filepath.Join(SharesDir(h.State), id), unix.LOCK_SH|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return func() { disk.Unlock(f) }, nil
+			return f, nil
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("use share %s: %w", id, err)
 		case time.Since(start) > holdTime:

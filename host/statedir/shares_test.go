@@ -119,6 +119,39 @@ func TestEmptyShareIsRemoved(t *testing.T) {
 	}
 }
 
+// A fork that fails before files were moved to its share does not remove the share from a later fork, which moves them.
+func TestShareOfAFailedForkIsHeld(t *testing.T) {
+	h := statedirtest.New(t)
+	id, failed, err := h.NewShare(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, err := h.MakeShare(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed()
+	if got := left(t, h); got != id {
+		t.Errorf("shares after the first fork has failed: got %q, want %s", got, id)
+	}
+	later()
+	if got := left(t, h); got != "" {
+		t.Errorf("shares after both forks have failed: got %q", got)
+	}
+	statedirtest.Add(t, h, "parent", 1, true)
+	list(t, filepath.Join(h.Dir(), "parent"), id)
+	if later, err = h.MakeShare(id); err != nil {
+		t.Fatal(err)
+	}
+	sole := h.Sole(filepath.Join(h.Dir(), "parent"))
+	if ids, unlock, err := sole([]string{id}); err != nil || len(ids) > 0 {
+		t.Errorf("shares that only the parent uses, during a fork: got %v, %v", ids, err)
+	} else {
+		unlock()
+	}
+	later()
+}
+
 // A deleted session keeps its shares until the trash is emptied.
 func TestSharesOfDeletedSessions(t *testing.T) {
 	h := statedirtest.New(t)

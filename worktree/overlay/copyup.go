@@ -128,7 +128,12 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	}
 	n = min(n, max(0, from.size.Load()-fromOff))
 	f.keep(off, off+n)
-	done, err := f.data.CopyFrom(off, from.data.Own(), fromOff, n)
+	done := int64(0)
+	err = f.l.withRoom(func() error {
+		more, err := f.data.CopyFrom(off+done, from.data.Own(), fromOff+done, n-done)
+		done += more
+		return err
+	})
 	f.writes.Store(f.l.clock())
 	if done > 0 {
 		err = errors.Join(err, f.changed(off+done))

@@ -115,7 +115,8 @@ func lookClosed(dir string, o Options, r *Reclaimed, sole Sole) (*reclaiming, er
 	if err != nil {
 		return nil, err
 	}
-	if err = errors.Join(log.Sync(), log.Close()); err != nil {
+	// The directory, too: that process may have replaced the log.
+	if err = errors.Join(log.Sync(), log.Close(), o.FS.SyncDir(dir)); err != nil {
 		return nil, err
 	}
 	u := &reclaiming{l: l}
@@ -147,11 +148,11 @@ func (u *reclaiming) find(r *Reclaimed, sole Sole) (done bool, err error) {
 	if u.sealedUse == l.contents.reclaimed {
 		return true, nil
 	}
+	a := l.contents.layout.Load()
 	if !l.o.ReadOnly {
-		err = u.drop(r) // on a full disk, the log may have no room, but files can be removed
+		err = u.drop(r) // on a full disk, the log or the list may have no room, but files can be removed
 	}
 	done = err == nil
-	a := l.contents.layout.Load()
 	byID := map[string]string{}
 	var ids []string
 	for _, s := range a.segments {
@@ -159,8 +160,9 @@ func (u *reclaiming) find(r *Reclaimed, sole Sole) (done bool, err error) {
 		case !ok: // a seal has failed; the next one moves the files
 			done, err = false, errors.Join(err, statErr)
 		default:
-			id := filepath.Base(filepath.Dir(s.dirs[0]))
-			ids, byID[id] = append(ids, id), s.dirs[0]
+			if id := filepath.Base(filepath.Dir(s.dirs[0])); !slices.Contains(r.Dropped, id) {
+				ids, byID[id] = append(ids, id), s.dirs[0]
+			}
 		}
 	}
 	if len(ids) == 0 {
@@ -250,19 +252,23 @@ func (u *reclaiming) drop(r *Reclaimed) error {
 		if err != nil {
 			return err
 		}
-		r.Dropped = ids
 	}
 	l.mu.RLock()
 	used := sharesOf(l.state.Segments)
 	l.mu.RUnlock()
-	if listed, err := listedShares(l.o.FS, l.dir); err != nil || slices.Equal(listed, used) {
+	listed, err := listedShares(l.o.FS, l.dir)
+	if err != nil || slices.Equal(listed, used) {
 		return err
 	}
 	// After a power cut, the log must not name a share that is not listed.
 	if err := l.Sync(); err != nil {
 		return err
 	}
-	return writeList(l.o.FS, l.dir, used)
+	if err := writeList(l.o.FS, l.dir, used); err != nil {
+		return err
+	}
+	r.Dropped = slices.DeleteFunc(listed, func(id string) bool { return slices.Contains(used, id) })
+	return nil
 }
 
 // dropSegments removes segments from the log and from the layout.

@@ -358,6 +358,29 @@ func TestFullDiskAsksForReclaim(t *testing.T) {
 	w.mustClose()
 }
 
+// On a disk without room for the list of shares, the files of a share that was dropped from the log are removed one by
+// one, and the share is reported when the list is written.
+func TestReclaimOnAFullDisk(t *testing.T) {
+	var full atomic.Bool
+	w := replaced(t, t.TempDir(), disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if full.Load() && strings.HasPrefix(filepath.Base(op.Path), listName) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	first := w.listed()[0]
+	full.Store(true)
+	if r, err := Reclaim(t.Context(), alone, w.l); !errors.Is(err, syscall.ENOSPC) || r.Files != 5 || len(r.Dropped) > 0 {
+		t.Errorf("reclaim on a full disk: got %+v, %v, want the files of both shares", r, err)
+	}
+	full.Store(false)
+	if r, err := Reclaim(t.Context(), alone, w.l); err != nil || !slices.Equal(r.Dropped, []string{first}) {
+		t.Errorf("reclaim with room again: got %+v, %v, want share %s dropped", r, err, first)
+	}
+	w.compare()
+	w.mustClose()
+}
+
 // A mount that ends does not wait until all files are removed.
 func TestReclaimEndsWithItsContext(t *testing.T) {
 	w := replaced(t, t.TempDir(), disk.OS)

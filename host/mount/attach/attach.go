@@ -99,9 +99,9 @@ func (a *Attachment) Prepare(ctx context.Context, parent string) (err error) {
 }
 
 // Open opens the working tree. Before that, it saves the session's record, so that no overlay with changes exists
-// without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint. carried
-// are the files that a new fork has in addition to its checkpoint, or nil.
-func (a *Attachment) Open(keepRemoved bool, carried *carry.Files) (err error) {
+// without a record. keepRemoved states whether the contents of removed files are kept for the next checkpoint. fork
+// states whether the session is a fork, and carried are the files that it has in addition to its checkpoint, or nil.
+func (a *Attachment) Open(keepRemoved, fork bool, carried *carry.Files) (err error) {
 	snap, h := a.of.Contents.Snapshot(), a.of.Home
 	o := worktree.Options{
 		Root: snap.Tree, Time: snap.Time, TakeOver: a.of.TakenOver, UID: a.of.Request.UID, GID: a.of.Request.GID,
@@ -120,7 +120,7 @@ func (a *Attachment) Open(keepRemoved bool, carried *carry.Files) (err error) {
 		o.GitFile, o.GitDir, o.ReadOnly = h.GitFile(), a.Inside.Wanted(), true
 	}
 	if a.Writable() && !a.of.TakenOver {
-		h.Record.Fork.Unfinished = carried != nil && !h.Resumed
+		h.Record.Fork.Unfinished = fork && !h.Resumed
 		if a.Point.Created, err = h.Occupy(a.Point.Created); err != nil {
 			return err
 		}

@@ -179,7 +179,7 @@ func (h *Home) Drop() {
 	h.Home = nil
 }
 
-// Finish stores in the record that all files of the parent were added to a fork.
+// Finish stores in the record that a fork is complete and about to be mounted.
 func (h *Home) Finish() error {
 	if !h.Record.Fork.Unfinished {
 		return nil
