@@ -66,3 +66,39 @@ func TestMovesRefuseNamesThatCannotBeShown(t *testing.T) {
 		})
 	}
 }
+
+// A switch between trees with the same names, of which one is not sorted and one has a name twice, shows what a new
+// mount of the commit shows. git diff-tree names paths of such trees as removed that both trees have.
+func TestMovesBetweenUnsortedTrees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.oddRepo("r.git", object.SHA1)
+	commits := map[string]object.ID{}
+	for branch, files := range map[string]string{"main": "a1 m1 z1", "unsorted": "z1 a1 m2", "twice": "a1 a2 m1 z1"} {
+		var entries []oddEntry
+		for _, f := range strings.Fields(files) {
+			entries = append(entries, r.file(f[:1], f+"\n"))
+		}
+		commits[branch] = r.publish(branch, r.tree(r.around(false, entries...)...))
+	}
+	w.git(r.Path, "symbolic-ref", "HEAD", "refs/heads/main")
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	look := func(m mounted) string {
+		return w.shell(m.Dir, "sh", "-c", "head odd/*; git ls-files --stage; git rev-parse HEAD")
+	}
+	want := map[string]string{}
+	for branch := range commits {
+		m := w.mount(url, "--wait", "git", "--ref", branch)
+		want[branch] = look(m)
+		w.unmount(m)
+	}
+	m := w.mount(url, "--wait", "git")
+	before := "main"
+	for _, branch := range []string{"unsorted", "twice", "main", "twice", "unsorted", "main"} {
+		w.ok("switch", "-C", m.Dir, "--detach", commits[branch].String())
+		if got := look(m); got != want[branch] {
+			t.Errorf("mount after a switch from %s to %s:\n%s\nwant\n%s", before, branch, got, want[branch])
+		}
+		before = branch
+	}
+}

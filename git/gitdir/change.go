@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -194,60 +193,6 @@ func (l *LockedIndex) Release() error {
 		return nil
 	}
 	return err
-}
-
-// Difference is a path that differs between two trees. If the path does not exist in one of the trees, its mode there
-// is zero.
-type Difference struct {
-	Path             string
-	OldMode, NewMode object.Mode
-	Old, New         object.ID
-}
-
-// Differences compares two trees, which are in the parameters from and to, and returns the paths that differ, sorted.
-// The zero id stands for the empty tree.
-func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
-	empty, err := object.Hash(d.format, object.Tree, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range []*object.ID{&from, &to} {
-		if id.IsZero() {
-			*id = empty
-		}
-	}
-	// The option --ignore-submodules states which changes of submodules to report. Without this option git would read
-	// .gitmodules to determine that.
-	out, err := d.git.output(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
-		"--ignore-submodules=none", from.String(), to.String())
-	if err != nil {
-		return nil, err
-	}
-	var list []Difference
-	fields := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
-	for i := 0; i+1 < len(fields); i += 2 {
-		p := Difference{Path: fields[i+1]}
-		parts := strings.Fields(strings.TrimPrefix(fields[i], ":"))
-		if len(parts) != 5 {
-			return nil, fmt.Errorf("read output of git diff-tree: invalid line %q", fields[i])
-		}
-		oldMode, err1 := strconv.ParseUint(parts[0], 8, 32)
-		newMode, err2 := strconv.ParseUint(parts[1], 8, 32)
-		p.OldMode, p.NewMode = object.Mode(oldMode), object.Mode(newMode)
-		var err3, err4 error
-		// If a tree does not contain the path, git prints mode 0 and an id of zeros for it.
-		if p.OldMode != 0 {
-			p.Old, err3 = object.ParseID(parts[2])
-		}
-		if p.NewMode != 0 {
-			p.New, err4 = object.ParseID(parts[3])
-		}
-		if err := errors.Join(err1, err2, err3, err4); err != nil {
-			return nil, fmt.Errorf("read output of git diff-tree: %w", err)
-		}
-		list = append(list, p)
-	}
-	return list, nil
 }
 
 // atOnceArgs is the maximum total size in bytes of the paths in the arguments of one command. Linux allows at least 128

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -21,10 +20,10 @@ var ErrInTheWay = errors.New("path is occupied by another file")
 // addition is completed by repeating it. It changes no entries of git's index. If Add succeeds, it has released lock.
 // If it returns an error, it has changed nothing, unless the error is an UnfinishedError. The caller must hold the
 // index lock.
-func (c *Checkout) Add(ctx context.Context, lock Index, to object.ID, list []gitdir.Difference, intent WorktreesIntent,
+func (c *Checkout) Add(ctx context.Context, lock Index, to object.ID, list []Difference, intent WorktreesIntent,
 	last func() error) error {
 	c.refreshKernel(ctx, list)
-	var missing []gitdir.Difference
+	var missing []Difference
 	found := map[string]worktree.Found{}
 	for _, d := range list {
 		f, err := c.Tree.Find(ctx, d.Path)

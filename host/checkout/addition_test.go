@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	. "github.com/artifactfs/artifactfs/host/checkout"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
@@ -18,10 +17,10 @@ import (
 func (w *world) add(c *Checkout, all files, dir string, last func() error) error {
 	w.Helper()
 	to := w.src.Add(all)
-	var list []gitdir.Difference
+	var list []Difference
 	for _, at := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(at, dir+"/") {
-			list = append(list, gitdir.Difference{Path: at, NewMode: modeOf(all[at]), New: idOf(all[at])})
+			list = append(list, Difference{Path: at, NewMode: modeOf(all[at]), New: idOf(all[at])})
 		}
 	}
 	lock, err := c.Lock(w.Context())

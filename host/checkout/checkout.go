@@ -44,11 +44,19 @@ type Mounts interface {
 	Below(path string) bool // reports whether a file system is mounted on path or in a directory below path
 }
 
+// Difference is a path that differs between two trees. If the path does not exist in one of the trees, its mode there
+// is zero.
+type Difference struct {
+	Path             string
+	OldMode, NewMode object.Mode
+	Old, New         object.ID
+}
+
 // Differ compares git trees.
 type Differ interface {
 	// Differences returns the paths at which the tree in the parameter to differs from the tree in the parameter from. The
 	// zero ID stands for the empty tree.
-	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
+	Differences(ctx context.Context, from, to object.ID) ([]Difference, error)
 }
 
 // Git runs git to find out properties of paths that only git can determine. Each method runs a single git command for
@@ -86,7 +94,6 @@ type Checkout struct {
 	Kernel  Kernel
 	Mark    StaleMark
 	Mounts  Mounts
-	Differ  Differ // compares the trees of commits, without empty directories
 	Git     Git
 	Refs    Refs
 	Journal *Journal
@@ -111,7 +118,7 @@ type Checkout struct {
 }
 
 // refuse returns the first error that Refuses returns for the paths in list.
-func (c *Checkout) refuse(list []gitdir.Difference) error {
+func (c *Checkout) refuse(list []Difference) error {
 	for _, d := range list {
 		if err := c.Refuses(d.Path); err != nil {
 			return err
@@ -212,7 +219,7 @@ func (e UnfinishedError) Unwrap() error { return e.Err }
 
 // refreshKernel invalidates the kernel's cache of the paths in list, if a killed process may have changed them without
 // notifying the kernel.
-func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) {
+func (c *Checkout) refreshKernel(ctx context.Context, list []Difference) {
 	if c.Mark.Stale() {
 		c.Kernel.Invalidate(c.staleAfter(ctx, list))
 	}
@@ -222,7 +229,7 @@ func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) 
 // kernel, because a killed process may have changed them. It omits the names of directories on or below which a file
 // system is mounted, because the kernel would unmount that file system; such a directory existed before the change, so
 // its name is still valid.
-func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
+func (c *Checkout) staleAfter(ctx context.Context, list []Difference) worktree.Stale {
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}
 	for _, d := range list {
@@ -255,4 +262,15 @@ func (c *Checkout) nodeOf(ctx context.Context, path string) (worktree.Node, bool
 	}
 	f, err := c.Tree.Find(ctx, path)
 	return f.Node, err == nil && f.Node != 0
+}
+
+// Differences returns the paths at which the trees of two commits differ, sorted, without empty directories. It compares
+// what the trees show, as the working tree does. git diff-tree compares entries one by one: it names a path twice if a
+// tree contains it twice, or if the entries of one tree are not sorted.
+func Differences(ctx context.Context, read treediff.Reader, from, to object.ID) (list []Difference, err error) {
+	err = treediff.Trees(ctx, read, from, to, func(path string, from, to object.TreeEntry) error {
+		list = append(list, Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
+		return nil
+	})
+	return list, err
 }

@@ -56,9 +56,8 @@ func (f *failures) end() string {
 
 // on returns a Checkout whose operations can fail.
 func (f *failures) on(c *Checkout) *Checkout {
-	lock, trees, differ := c.Lock, c.Trees, c.Differ
+	lock, trees := c.Lock, c.Trees
 	c.Tree, c.Refs, c.Git = failTree{c.Tree, f}, failRefs{c.Refs, f}, failGit{c.Git, f}
-	c.Differ = failDiffer{differ, f}
 	c.Trees = func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 		if err := f.fail("read tree"); err != nil {
 			return nil, err
@@ -141,8 +140,8 @@ type failDiffer struct {
 	f *failures
 }
 
-func (d failDiffer) Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error) {
-	if err := d.f.fail("git diff-tree"); err != nil {
+func (d failDiffer) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
+	if err := d.f.fail("compare trees"); err != nil {
 		return nil, err
 	}
 	return d.Differ.Differences(ctx, from, to)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -35,15 +34,15 @@ type planner struct {
 	tree Tree
 	plan Plan
 
-	to   map[string]gitdir.Difference // entries of the target at the paths in which the two trees differ, by path
-	gone map[string]bool              // paths that the plan removes
+	to   map[string]Difference // entries of the target at the paths in which the two trees differ, by path
+	gone map[string]bool       // paths that the plan removes
 	// directories that fileAbove has checked; the value is true if a file that stays has this path
 	above map[string]bool
 }
 
 // newPlanner returns a planner for the working tree, with an empty plan.
 func newPlanner(tree Tree) planner {
-	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
+	return planner{tree: tree, to: map[string]Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
 // fileAbove returns the path of a file that the checkout keeps, and that occupies the path of a parent directory of at,

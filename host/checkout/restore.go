@@ -46,7 +46,7 @@ type Restore struct {
 	// field. For a new restore, Compare sets the field.
 	Before session.Checkpoint
 	// Changes lists the paths to change, in the order in which Differ lists them. Compare sets this field.
-	Changes []gitdir.Difference
+	Changes []Difference
 	// Kept lists the paths that were left unchanged, because a program changed them during the restore or because another
 	// file occupies the path.
 	Kept []string
@@ -136,16 +136,16 @@ func (r *Restore) compare(ctx context.Context) (err error) {
 
 // Whole returns all paths at which the target differs from the checkpoint Before. If an interrupted restore was
 // repeated, this includes the paths that were restored before the interruption.
-func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
+func (r *Restore) Whole(ctx context.Context) ([]Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
 
 // differences returns the requested paths at which the target differs from the tree from. It omits submodules,
 // redirected directories, whose files are not stored in the working tree, and paths that the working tree cannot show.
-func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
+func (r *Restore) differences(ctx context.Context, from object.ID) ([]Difference, error) {
 	redirects := r.Checkout.Redirects()
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
-	return slices.DeleteFunc(list, func(d gitdir.Difference) bool {
+	return slices.DeleteFunc(list, func(d Difference) bool {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(d.Path+"/", dir) })
 		return !r.Wants(d.Path) || elsewhere || !object.CanShowPath(d.Path) || d.OldMode == object.ModeGitlink ||
 			d.NewMode == object.ModeGitlink
@@ -175,7 +175,7 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 			changed[d.Path] = true
 		}
 	}
-	r.Changes = slices.DeleteFunc(r.Changes, func(d gitdir.Difference) bool {
+	r.Changes = slices.DeleteFunc(r.Changes, func(d Difference) bool {
 		spared := changed[d.Path] || removed[d.Path] && d.NewMode != object.ModeDir
 		if spared && !slices.Contains(r.Kept, d.Path) {
 			r.Kept = append(r.Kept, d.Path)

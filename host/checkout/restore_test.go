@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	. "github.com/artifactfs/artifactfs/host/checkout"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -57,7 +56,7 @@ func (c *checkpoints) Dirs(context.Context, session.Checkpoint) (map[string]uint
 }
 
 // Differences compares two checkpoints as the daemon does: empty directories are listed as paths.
-func (c *checkpoints) Differences(_ context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
+func (c *checkpoints) Differences(_ context.Context, from, to object.ID) (list []Difference, err error) {
 	a, b := c.trees[from], c.trees[to]
 	for _, at := range slices.Sorted(maps.Keys(union(a, b))) {
 		old, was := a[at]
@@ -66,10 +65,10 @@ func (c *checkpoints) Differences(_ context.Context, from, to object.ID) (list [
 		case was && is && old == now, was && !is && old.Mode == object.ModeDir && b.below(at) != "":
 			continue
 		case is && now.Mode == object.ModeDir:
-			list = append(list, gitdir.Difference{Path: at, NewMode: object.ModeDir, New: object.EmptyTree(object.SHA1)})
+			list = append(list, Difference{Path: at, NewMode: object.ModeDir, New: object.EmptyTree(object.SHA1)})
 			is = false
 		}
-		d := gitdir.Difference{Path: at}
+		d := Difference{Path: at}
 		if was && (old.Mode != object.ModeDir || !is && b[at].Mode == 0) {
 			d.OldMode, d.Old = modeOf(old), idOf(old)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -15,7 +14,7 @@ import (
 // checkpoints do not store, such as an ignored file, occupies a path, PlanRestore lists the path in Kept. dirs returns
 // the permissions of the directories of the target that are empty or contain empty directories; it is called only if
 // list contains an empty directory. PlanRestore changes nothing.
-func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
+func PlanRestore(ctx context.Context, tree Tree, list []Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)
 	for _, d := range list {
@@ -24,7 +23,7 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 		}
 	}
 	var perms map[string]uint32
-	if slices.ContainsFunc(list, func(d gitdir.Difference) bool { return d.NewMode == object.ModeDir }) {
+	if slices.ContainsFunc(list, func(d Difference) bool { return d.NewMode == object.ModeDir }) {
 		var err error
 		if perms, err = dirs(ctx); err != nil {
 			return nil, err

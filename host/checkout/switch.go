@@ -52,7 +52,7 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from gitdir.Head, to gitdir.Destination,
 	want SwitchIntent,
 	pending *Pending) (s Switched, err error) {
-	list, err := c.Differ.Differences(ctx, from.Tree, to.Tree)
+	list, err := Differences(ctx, c.Trees, from.Tree, to.Tree)
 	if err != nil {
 		return s, err
 	}

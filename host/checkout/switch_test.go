@@ -137,7 +137,7 @@ func TestPlanOfACleanTreeIsItsDifference(t *testing.T) {
 		b := near(r, a)
 		repo := newRepo(t, a, b)
 		w := repo.world(t)
-		list, err := w.git.Differences(t.Context(), repo.trees[0], repo.trees[1])
+		list, err := Differences(t.Context(), w.src.Tree, repo.trees[0], repo.trees[1])
 		w.must(err)
 		lock, err := w.git.LockIndex(t.Context())
 		w.must(err)

@@ -77,7 +77,7 @@ func (c *Checkout) others(ctx context.Context, missing []string) []string {
 
 // missing returns the paths that are in the base tree of the mount but not in the given tree.
 func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
-	list, err := c.Differ.Differences(ctx, c.Base, tree)
+	list, err := Differences(ctx, c.Trees, c.Base, tree)
 	for _, d := range list {
 		if d.NewMode == 0 {
 			paths = append(paths, d.Path)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/git/index"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/host/fault"
@@ -36,7 +35,7 @@ type switchPlanner struct {
 // HEAD's tree, sorted by path. again states that a killed process may have carried out a part of the switch. PlanSwitch
 // returns a fault.RefusalError if git would refuse the same switch, and fault.ErrSparse if the working tree is a sparse
 // checkout. It changes nothing. The caller must hold the lock of the index x.
-func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
+func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []Difference,
 	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
 	// An entry that the mount cannot show does not make the working tree sparse.
@@ -96,7 +95,7 @@ func unmergedPaths(x *index.Index) (paths []string) {
 
 // add adds the change of the path d to the plan, or to the refused paths. have is the index entry of the path, or nil
 // if there is none. The numbers in brackets refer to the cases in the table of git-read-tree(1).
-func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
+func (p *switchPlanner) add(ctx context.Context, d Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}

@@ -255,7 +255,7 @@ func (w *world) home() string { return filepath.Join(w.dir, "home") }
 func (w *world) checkout(j *Journal) *Checkout {
 	return &Checkout{
 		Refuses: func(string) error { return nil },
-		Tree:    w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Differ: w.git, Git: exported{w.git, w},
+		Tree:    w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Git: exported{w.git, w},
 		Refs: w.git, Journal: j,
 		Trees: w.src.Tree, Log: zap.NewNop(), Base: w.root,
 		Lock: func(ctx context.Context) (Index, error) {

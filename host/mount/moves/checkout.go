@@ -19,7 +19,7 @@ import (
 // must have been called.
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
-		Tree: m.Tree, Kernel: m.Server, Mark: m.Handover, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
+		Tree: m.Tree, Kernel: m.Server, Mark: m.Handover, Mounts: mountsOver(m.Mount.Dir), Git: git, Refs: git,
 		Journal: m.journal.Load(), Trees: m.Contents.View.Tree, Log: m.Log, Dir: m.Mount.Dir,
 		Base: m.Contents.Snapshot().Tree,
 		Lock: func(ctx context.Context) (checkout.Index, error) {

@@ -49,9 +49,9 @@ type dirDiffer treediff.Reader
 
 // Differences returns the paths at which two trees differ, including empty directories, in the order of
 // treediff.WithDirs.
-func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
+func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []checkout.Difference, err error) {
 	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
-		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
+		list = append(list, checkout.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
 		return nil
 	})
 	return list, err
@@ -199,7 +199,7 @@ func pathsInside(paths []string) (inside []string, git bool, err error) {
 
 // reply returns the reply that lists the changed paths in list and the restored linked worktrees in linked. dry states
 // that the changes were not made.
-func (w *restoring) reply(ctx context.Context, list []gitdir.Difference, dry bool,
+func (w *restoring) reply(ctx context.Context, list []checkout.Difference, dry bool,
 	linked []string) (control.RestoreReply, error) {
 	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {

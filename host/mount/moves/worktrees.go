@@ -247,7 +247,7 @@ var errInMain = errors.New("path is in the main working tree of the checkpoint")
 // filesOf returns the tree at a path in the tree full, and the files and empty directories of that tree as additions to
 // the working tree.
 func (r *relinking) filesOf(ctx context.Context, full object.ID,
-	path string) (tree object.ID, list []gitdir.Difference, err error) {
+	path string) (tree object.ID, list []checkout.Difference, err error) {
 	e, err := treediff.EntryAt(ctx, r.m.Contents.View.Tree, full, path)
 	if err == nil && e.Mode != object.ModeDir {
 		err = fmt.Errorf("find %s in the checkpoint: %w", path, os.ErrNotExist)
@@ -259,12 +259,12 @@ func (r *relinking) filesOf(ctx context.Context, full object.ID,
 	err = treediff.WithDirs(ctx, r.m.Contents.View.Tree, object.ID{}, tree,
 		func(at string, _, e object.TreeEntry) error {
 			if at = path + "/" + at; object.CanShowPath(at) {
-				list = append(list, gitdir.Difference{Path: at, NewMode: e.Mode, New: e.ID})
+				list = append(list, checkout.Difference{Path: at, NewMode: e.Mode, New: e.ID})
 			}
 			return nil
 		})
 	if err == nil && len(list) == 0 {
-		list = append(list, gitdir.Difference{Path: path, NewMode: object.ModeDir, New: tree})
+		list = append(list, checkout.Difference{Path: path, NewMode: object.ModeDir, New: tree})
 	}
 	return tree, list, err
 }
