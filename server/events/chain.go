@@ -81,7 +81,7 @@ func plainCommit(id string, content []byte) (Commit, bool) {
 			name != strings.TrimSpace(name) || email != strings.TrimSpace(email) || len(strings.Fields(date)) != 2 {
 			return Commit{}, false
 		}
-		*p.into = Person{name, email}
+		*p.into = personOf(name, email)
 	}
 	c.Message, c.MessageTruncated = truncate(strings.TrimSuffix(message, "\n"))
 	return c, true

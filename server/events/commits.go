@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -18,6 +17,7 @@ import (
 const (
 	maxCommits  = 20   // maximum number of commits in an event; counting stops at one more
 	maxMessage  = 4096 // maximum number of characters of a message
+	maxPerson   = 256  // maximum number of characters of a name or an address
 	maxBranches = 32   // maximum number of branches of one push whose commits are read
 	maxField    = 4 * (maxMessage + 1)
 )
@@ -37,6 +37,11 @@ type Commit struct {
 type Person struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
+}
+
+// personOf returns a person whose name and address are cut. Anybody who may push chooses them, and each event has many.
+func personOf(name, email string) Person {
+	return Person{first(name, maxPerson), first(email, maxPerson)}
 }
 
 // Commits are the commits that an update of a branch has added, the newest first.
@@ -129,7 +134,7 @@ func parseLog(in io.Reader) (Commits, error) {
 		message, shorter := truncate(strings.TrimSuffix(f[7], "\n"))
 		c.List = append(c.List, Commit{
 			ID: f[0], Message: message, MessageTruncated: cut || shorter, Timestamp: *moment(time.Unix(clamp(seconds), 0)),
-			Author: Person{f[3], f[4]}, Committer: Person{f[5], f[6]}, Parents: strings.Fields(f[1]),
+			Author: personOf(f[3], f[4]), Committer: personOf(f[5], f[6]), Parents: strings.Fields(f[1]),
 		})
 	}
 }
@@ -157,15 +162,20 @@ func field(r *bufio.Reader) (text string, longer bool, err error) {
 
 // truncate returns the first maxMessage characters of a text, and whether the text is longer.
 func truncate(text string) (string, bool) {
-	if utf8.RuneCountInString(text) <= maxMessage {
-		return text, false
+	cut := first(text, maxMessage)
+	return cut, len(cut) < len(text)
+}
+
+// first returns the first n characters of a text.
+func first(text string, n int) string {
+	if len(text) <= n {
+		return text
 	}
-	n := 0
 	for i := range text {
-		if n == maxMessage {
-			return text[:i], true
+		if n == 0 {
+			return text[:i]
 		}
-		n++
+		n--
 	}
-	return text, false
+	return text
 }

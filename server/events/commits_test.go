@@ -134,3 +134,17 @@ func FuzzParseLog(f *testing.F) {
 		}
 	})
 }
+
+// TestPersonsAreCut checks that names and addresses, of which an event has many, do not make it large.
+func TestPersonsAreCut(t *testing.T) {
+	long := strings.Repeat("é&", 4000)
+	fields := []string{"1", "", "1", long, long, "short", "s@h", "message"}
+	c, err := parseLog(strings.NewReader(strings.Join(fields, "\x00") + "\x00"))
+	if err != nil || len(c.List) != 1 {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	want := strings.Repeat("é&", maxPerson/2)
+	if got := c.List[0]; got.Author != (Person{want, want}) || got.Committer != (Person{"short", "s@h"}) {
+		t.Errorf("author with a long name: got %+v, %+v", got.Author, got.Committer)
+	}
+}

@@ -157,15 +157,12 @@ func (j *judge) checkBranch(ctx context.Context, u records.RefUpdate) (refused, 
 func (j *judge) decide(ctx context.Context, p policy, u records.RefUpdate, c approval.Change, logs []approval.Log,
 	damaged error) (
 	refused, err error) {
-	newest := func(name string) session.Checkpoint {
-		p, failed := j.newest(ctx, name)
-		err = errors.Join(err, failed)
-		return p
-	}
+	newest := func(name string) (session.Checkpoint, error) { return j.newest(ctx, name) }
 	request, refused := p.Check(c, logs, newest, j.Now)
+	var reason approval.Refused
 	switch {
-	case err != nil:
-		return nil, err
+	case refused != nil && !errors.As(refused, &reason):
+		return nil, refused
 	case refused != nil && damaged != nil:
 		return approval.Refused(fmt.Sprintf("%v; %v", refused, damaged)), nil
 	case refused == nil && request.ID != "":

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -205,6 +206,9 @@ func (w *unpacking) prepare() error {
 			return err
 		}
 	}
+	if err := w.removeTemporary(); err != nil { // of a process that was killed
+		return err
+	}
 	// the files are copied, because git takes a link named HEAD for a symbolic ref
 	for _, name := range []string{"HEAD", "config"} {
 		text, err := os.ReadFile(filepath.Join(w.from, name))
@@ -238,12 +242,9 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 	if err != nil {
 		return d, err
 	}
-	var size int64
-	for _, p := range slices.Concat(d.Packs, d.Bases) {
-		size += p.Size
-	}
-	if size > maxUnpacked {
-		return d, errTooLarge
+	d.Packs, d.Bases = distinct(d.Packs), distinct(d.Bases)
+	if err := w.measure(ctx, slices.Concat(d.Packs, d.Bases)); err != nil {
+		return d, err
 	}
 	for _, p := range d.Packs {
 		if err := w.pack(ctx, p); err != nil {
@@ -258,6 +259,42 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 		}
 	}
 	return d, nil
+}
+
+// distinct returns the packs without those that occur again. A description can name a pack many times.
+func distinct(packs []thin.PackBlob) []thin.PackBlob {
+	seen := make(map[object.ID]bool, len(packs))
+	return slices.DeleteFunc(slices.Clone(packs), func(p thin.PackBlob) bool {
+		again := seen[p.ID]
+		seen[p.ID] = true
+		return again
+	})
+}
+
+// measure returns errTooLarge if the packs have more than maxUnpacked bytes. It measures the blobs, because the sizes in
+// a description are what its author says.
+func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob) error {
+	var ids strings.Builder
+	for _, p := range packs {
+		ids.WriteString(p.ID.String() + "\n")
+	}
+	check := w.command(ctx, w.from, "cat-file", "--batch-check=%(objectsize)")
+	check.Stdin = strings.NewReader(ids.String())
+	text, err := check.output(int64(len(packs)+1) * 128)
+	if err != nil {
+		return err
+	}
+	var size int64
+	for line := range strings.Lines(string(text)) {
+		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		if err != nil {
+			continue // the blob is missing; to unpack it fails
+		}
+		if size += n; n < 0 || size > maxUnpacked {
+			return errTooLarge
+		}
+	}
+	return nil
 }
 
 // errTooLarge means that the packs of a container have more than maxUnpacked bytes.
@@ -287,10 +324,22 @@ func (w *unpacking) pack(ctx context.Context, p thin.PackBlob, args ...string) e
 	to := w.command(ctx, w.to, append([]string{"index-pack", "--stdin"}, args...)...)
 	hash, err := from.into(to)
 	if err != nil {
-		return err
+		return errors.Join(err, w.removeTemporary())
 	}
 	hash = strings.TrimSpace(strings.TrimPrefix(hash, "pack\t"))
 	return disk.WriteFileUnsynced(done, []byte(hash), 0o600)
+}
+
+// removeTemporary removes the packs that git has not completed.
+func (w *unpacking) removeTemporary() error {
+	dir := filepath.Join(w.to, "objects/pack")
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), "tmp_") {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, f.Name())))
+		}
+	}
+	return err
 }
 
 // shallow writes the file shallow, which lists the commits whose parents are missing: those of the replica, and the

@@ -243,7 +243,7 @@ func TestDecisions(t *testing.T) {
 			if c.change != nil {
 				c.change(&change)
 			}
-			allowed, err := p.Check(change, []Log{w.log}, func(string) session.Checkpoint { return c.newest },
+			allowed, err := p.Check(change, []Log{w.log}, func(string) (session.Checkpoint, error) { return c.newest, nil },
 				w.now.Add(c.after))
 			if err == nil && len(p.Branches) > 0 && p.Protects(change.Branch) && allowed.ID != id {
 				t.Errorf("request that allows the change: got %q, want %q", allowed.ID, id)
@@ -312,7 +312,7 @@ func TestDeletion(t *testing.T) {
 		checkpointOf(newer, other, head): false, checkpointOf(newer, files, base): false, {}: false,
 	} {
 		_, err := p.Check(Change{Session: "work", Newest: newest}, []Log{w.log},
-			func(string) session.Checkpoint { return newest }, w.now)
+			func(string) (session.Checkpoint, error) { return newest, nil }, w.now)
 		if (err == nil) != want {
 			t.Errorf("deletion at %s: got %v", newest.ID, err)
 		}
@@ -339,4 +339,33 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRequestOfABrokenSession checks that a request whose session cannot be read neither allows a change nor prevents
+// one that another request allows.
+func TestRequestOfABrokenSession(t *testing.T) {
+	p, err := ParsePolicy([]byte(`{"version":1,"branches":[{"match":"main","quorum":1}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, broken := write(t), write(t)
+	broken.log.Session = "broken"
+	id := asked.add(Record{Op: Request, Actor: "agent"})
+	other := broken.add(Record{Op: Request, Actor: "stranger"})
+	broken.add(Record{Op: Grant, Actor: "bob", Request: other})
+	unreadable := errors.New("checkpoint is missing")
+	newest := func(name string) (session.Checkpoint, error) {
+		if name == "broken" {
+			return session.Checkpoint{}, unreadable
+		}
+		return checkpointOf(older, files, head), nil
+	}
+	change := Change{Branch: "refs/heads/main", Base: base, Tree: tree, Covers: func(Record) string { return "" }}
+	if r, err := p.Check(change, []Log{broken.log, asked.log}, newest, start); !errors.Is(err, unreadable) {
+		t.Errorf("only the broken session has an approval: got %+v, %v", r, err)
+	}
+	asked.add(Record{Op: Grant, Actor: "bob", Request: id})
+	if r, err := p.Check(change, []Log{broken.log, asked.log}, newest, start); err != nil || r.ID != id {
+		t.Errorf("another session has an approval: got %+v, %v, want %s", r, err, id)
+	}
 }

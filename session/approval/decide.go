@@ -2,6 +2,7 @@ package approval
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,22 +54,29 @@ func (r Refused) Error() string { return string(r) }
 // Check returns the request whose approvals allow a change, or the zero Record if the change needs no approval. It
 // returns an error of type Refused if the policy does not allow the change. logs are the approvals of all sessions in
 // the repository. The function newest returns the newest checkpoint of a session in the repository, or the zero
-// Checkpoint if there is none.
-func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Checkpoint,
+// Checkpoint if there is none. It is called once for each session with a request for the change. If it fails, the
+// requests of this session do not allow the change, and Check returns the error if no other request does.
+func (p Policy) Check(c Change, logs []Log, newest func(name string) (session.Checkpoint, error),
 	now time.Time) (Record, error) {
 	needs := p.needs(c)
 	if len(needs) == 0 {
 		return Record{}, nil
 	}
 	var best Verdict
-	var uncovered error
+	var uncovered, failed error
 	for _, l := range logs {
-		for i := range l.Records {
-			r := &l.Records[i]
-			if r.Op != Request || !c.is(*r) {
-				continue
-			}
-			v := l.judge(*r, needs, newest(l.Session), now)
+		requests := slices.DeleteFunc(slices.Clone(l.Records), func(r Record) bool { return r.Op != Request || !c.is(r) })
+		if len(requests) == 0 {
+			continue
+		}
+		at, err := newest(l.Session)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		for i := range requests {
+			r := &requests[i]
+			v := l.judge(*r, needs, at, now)
 			if v.Status == Granted {
 				why := ""
 				if c.Session == "" {
@@ -86,7 +94,7 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) session.Che
 			}
 		}
 	}
-	return Record{}, cmp.Or(uncovered, error(c.refuse(needs, best)))
+	return Record{}, cmp.Or(failed, uncovered, error(c.refuse(needs, best)))
 }
 
 // rank returns a number that is larger the nearer the status of a request is to Granted.
