@@ -36,15 +36,20 @@ const (
 	maxMemoryConversation = 64 << 20 // maximum size in bytes of the files of a conversation
 	// maxPiece is the maximum size in bytes of a record without its other members. A request may encode a byte as six.
 	maxPiece = 128 << 10
-	memoryID = `[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`
+	memoryID = `[0-9a-f]{8}` + memoryRest
+	// memoryRest is the rest of an id. The file of gemini has only the first part in its name.
+	memoryRest = `(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`
 )
 
 // memoryNames contains, for each agent whose memory is kept, a regular expression that matches the whole path of each
-// of its files, relative to the directory of memoryHome. Its group is the conversation. No path that it matches leads
-// out of the directory. Notes that several conversations share are not kept: they do not belong to one session.
+// of its files, relative to the directory of memoryHome. One of its groups matches the conversation. No path that it
+// matches leads out of the directory. Notes that several conversations share are not kept: they do not belong to one
+// session.
 var memoryNames = map[Agent]*regexp.Regexp{
 	Claude: regexp.MustCompile(`\A(` + memoryID + `)(?:\.jsonl|/(?:subagents|tool-results)/\w[\w.-]{0,127})\z`),
 	Codex:  regexp.MustCompile(`\A\d{4}/\d\d/\d\d/rollout-\d{4}(?:-\d\d){2}T\d\d(?:-\d\d){2}-(` + memoryID + `)\.jsonl\z`),
+	Gemini: regexp.MustCompile(`\A(?:` + geminiPrefix + `[\dT-]{1,40}-([0-9a-f]{8})|([0-9a-f]{8})` + memoryRest +
+		`/\w[\w.-]{0,127})\.jsonl\z`),
 }
 
 // KeepsMemory reports whether the memory of the agent can be kept.
@@ -227,7 +232,7 @@ func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late
 	if err := s.save(); err != nil { // the name of the writer is stored before its first record
 		return err
 	}
-	names := memoryFilesIn(home, e.Agent, conversation, e.File)
+	names := memoryFilesIn(home, conversation, e)
 	for _, name := range names {
 		if late() {
 			return nil

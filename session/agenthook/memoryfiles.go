@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf16"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
@@ -19,6 +23,10 @@ func belongs(e Event, home, root string, inside func(dir string) bool) bool {
 	}
 	defer f.Close()
 	d := json.NewDecoder(io.LimitReader(f, maxMemoryLine))
+	if e.Agent == Gemini { // the first line has a hash of its working directory
+		var head geminiHead
+		return d.Decode(&head) == nil && head.Hash == geminiHash(e.Dir) && inside(e.Dir)
+	}
 	for {
 		var v struct {
 			Dir     string          `json:"cwd"`
@@ -48,27 +56,85 @@ func memoryHome(a Agent, file string) (home, conversation string) {
 	if err != nil || !filepath.IsAbs(file) || memoryNames[a] == nil {
 		return "", ""
 	}
-	m := memoryNames[a].FindStringSubmatch(name)
-	if m == nil {
+	if conversation = conversationOf(a, name); conversation == "" {
 		return "", ""
 	}
-	return home, m[1]
+	return home, conversation
 }
 
-// memoryFilesIn returns the names of the files of a conversation, the file of the event first.
-func memoryFilesIn(home string, a Agent, conversation, file string) []string {
-	first, _ := filepath.Rel(home, file)
-	names := []string{first}
-	if a != Claude {
-		return names
+// conversationOf returns the conversation of a file in the memory of an agent; "" if the agent has no such file.
+func conversationOf(a Agent, name string) string {
+	m := memoryNames[a].FindStringSubmatch(name)
+	if m == nil {
+		return ""
 	}
-	for _, dir := range []string{conversation + "/subagents", conversation + "/tool-results"} {
+	return strings.Join(m[1:], "") // only one group has matched
+}
+
+// memoryFilesIn returns the names of the files of the conversation of an event, the file of the event first.
+func memoryFilesIn(home, conversation string, e Event) []string {
+	first, _ := filepath.Rel(home, e.File)
+	names, dirs := []string{first}, []string(nil)
+	switch e.Agent {
+	case Claude:
+		dirs = []string{conversation + "/subagents", conversation + "/tool-results"}
+	case Gemini:
+		dirs = []string{filepath.Base(e.Session)} // sub-agents
+	}
+	for _, dir := range dirs {
 		files, _ := os.ReadDir(filepath.Join(home, dir)) // there is often none
 		for _, f := range files {
-			if name := dir + "/" + f.Name(); f.Type().IsRegular() && memoryNames[a].MatchString(name) {
+			if name := dir + "/" + f.Name(); f.Type().IsRegular() && conversationOf(e.Agent, name) == conversation {
 				names = append(names, name)
 			}
 		}
 	}
 	return names
+}
+
+// agentHome returns the directory to which the names of memoryNames are relative, for an agent that runs in dir.
+func agentHome(a Agent, dir string) (string, error) {
+	variable, name := "CLAUDE_CONFIG_DIR", ".claude"
+	switch a {
+	case Codex:
+		variable, name = "CODEX_HOME", ".codex"
+	case Gemini:
+		variable, name = "GEMINI_CLI_HOME", "" // the directory that has .gemini
+	}
+	home := os.Getenv(variable)
+	if home == "" {
+		user, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		home = filepath.Join(user, name)
+	}
+	home, err := filepath.Abs(home)
+	switch {
+	case err != nil:
+		return "", err
+	case a == Codex:
+		return filepath.Join(home, "sessions"), nil
+	case a == Gemini:
+		return geminiChats(filepath.Join(home, ".gemini"), dir)
+	}
+	return filepath.Join(home, "projects", slug(dir)), nil
+}
+
+// slug returns the name that claude gives to the directory with the conversations of a working directory. Claude counts
+// characters in UTF-16.
+func slug(dir string) string {
+	const most = 200
+	units := utf16.Encode([]rune(dir))
+	hash, name := int32(0), make([]byte, len(units))
+	for i, u := range units {
+		hash = hash<<5 - hash + int32(u)
+		if name[i] = '-'; u >= '0' && u <= '9' || u >= 'A' && u <= 'Z' || u >= 'a' && u <= 'z' {
+			name[i] = byte(u)
+		}
+	}
+	if len(name) <= most {
+		return string(name)
+	}
+	return string(name[:most]) + "-" + strconv.FormatInt(int64(math.Abs(float64(hash))), 36)
 }

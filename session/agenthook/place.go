@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode/utf16"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -26,8 +25,9 @@ import (
 // Remembered is a conversation in the memory of a session.
 type Remembered struct {
 	Agent   Agent
-	ID      string
-	Partial bool // whether lines are missing: they were left out, erased or expired
+	ID      string // as in the names of its files
+	Partial bool   // whether lines are missing: they were left out, erased or expired
+	session string // name that the agent knows
 	title   string
 	last    int // index of its newest record
 	files   map[string]*rememberedFile
@@ -35,6 +35,7 @@ type Remembered struct {
 
 // rememberedFile is a file of a conversation.
 type rememberedFile struct {
+	agent Agent
 	name  string
 	lines [][]byte
 	seen  map[string]bool           // lines that were added, by writer, offset and hash
@@ -53,14 +54,13 @@ func Remember(records []json.RawMessage) []*Remembered {
 		if json.Unmarshal(record, &r) != nil || r.Type != "memory" || memoryNames[r.Agent] == nil {
 			continue
 		}
-		m := memoryNames[r.Agent].FindStringSubmatch(r.File)
-		if m == nil {
+		id := conversationOf(r.Agent, r.File)
+		if id == "" {
 			continue
 		}
-		id := m[1]
 		c := all[id]
 		if c == nil {
-			c = &Remembered{Agent: r.Agent, ID: id, files: map[string]*rememberedFile{}}
+			c = &Remembered{Agent: r.Agent, ID: id, session: id, files: map[string]*rememberedFile{}}
 			all[id] = c
 			order = append(order, c)
 		}
@@ -68,8 +68,11 @@ func Remember(records []json.RawMessage) []*Remembered {
 			continue
 		}
 		c.last = i
+		if r.Agent == Gemini && conversationOf(Gemini, r.Session+"/x.jsonl") == id {
+			c.session = r.Session
+		}
 		if c.files[r.File] == nil {
-			c.files[r.File] = newRememberedFile(r.File)
+			c.files[r.File] = newRememberedFile(r.Agent, r.File)
 		}
 		if !c.files[r.File].add(r) {
 			c.Partial = true
@@ -82,8 +85,8 @@ func Remember(records []json.RawMessage) []*Remembered {
 	return slices.DeleteFunc(order, func(c *Remembered) bool { return c.main() == nil })
 }
 
-func newRememberedFile(name string) *rememberedFile {
-	return &rememberedFile{name: name, seen: map[string]bool{}, ends: map[string]int64{},
+func newRememberedFile(a Agent, name string) *rememberedFile {
+	return &rememberedFile{agent: a, name: name, seen: map[string]bool{}, ends: map[string]int64{},
 		parts: map[string]map[int]string{}}
 }
 
@@ -144,25 +147,30 @@ func (f *rememberedFile) join(r memoryRecord) (text []byte, whole bool) {
 
 // main returns the file with the conversation itself, or nil if it has no lines.
 func (c *Remembered) main() *rememberedFile {
-	for name, f := range c.files {
-		if (c.Agent == Codex || name == c.ID+".jsonl") && len(f.lines) > 0 && appended(name) {
-			return f
+	for _, name := range slices.Sorted(maps.Keys(c.files)) {
+		isMain := c.Agent == Codex || name == c.ID+".jsonl" || strings.HasPrefix(name, geminiPrefix)
+		if isMain && len(c.files[name].lines) > 0 {
+			return c.files[name]
 		}
 	}
 	return nil
 }
 
-// describe finds the title of the conversation.
+// describe finds the title of the conversation, and completes a conversation of gemini.
 func (c *Remembered) describe() {
 	f := c.main()
 	if f == nil {
 		return
+	}
+	if c.Agent == Gemini {
+		f.lines = withGeminiHead(f.lines, c.session)
 	}
 	for _, l := range f.lines {
 		var v struct {
 			Type    string          `json:"type"`
 			Message message         `json:"message"`
 			Payload json.RawMessage `json:"payload"`
+			Content json.RawMessage `json:"content"`
 		}
 		if json.Unmarshal(l, &v) != nil {
 			continue
@@ -170,22 +178,30 @@ func (c *Remembered) describe() {
 		var p message
 		_ = json.Unmarshal(v.Payload, &p) // claude has none, and codex not always an object
 		text := ""
-		if v.Type == "user" {
+		switch {
+		case v.Type == "user" && c.Agent == Gemini:
+			text = firstPart(v.Content)
+		case v.Type == "user":
 			_ = json.Unmarshal(v.Message.Content, &text) // the result of a tool is a list
-		} else if p.Type == "message" && p.Role == "user" {
-			var parts []struct {
-				Text string `json:"text"`
-			}
-			_ = json.Unmarshal(p.Content, &parts)
-			if len(parts) > 0 {
-				text = parts[0].Text
-			}
+		case p.Type == "message" && p.Role == "user":
+			text = firstPart(p.Content)
 		}
 		// What the agents themselves add begins with a tag, or with the heading of a file with instructions.
 		if text = firstLine(text); c.title == "" && !strings.HasPrefix(text, "<") && !strings.HasPrefix(text, "# ") {
 			c.title = cut(text, 80)
 		}
 	}
+}
+
+// firstPart returns the text of the first of several parts.
+func firstPart(content json.RawMessage) string {
+	var parts []struct {
+		Text string `json:"text"`
+	}
+	if json.Unmarshal(content, &parts) != nil || len(parts) == 0 {
+		return ""
+	}
+	return parts[0].Text
 }
 
 // Outcome is what Place has done with a conversation.
@@ -223,7 +239,7 @@ func (p Placed) Command() []string {
 // different is not changed. gitDir is the git directory of the mount: SendMemory does not store the lines again that
 // are in the memory already.
 func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
-	p = Placed{Agent: c.Agent, Conversation: c.ID, Title: c.title, Dir: root, Partial: c.Partial}
+	p = Placed{Agent: c.Agent, Conversation: c.session, Title: c.title, Dir: root, Partial: c.Partial}
 	home, err := agentHome(c.Agent, root)
 	if err != nil {
 		return p, err
@@ -261,45 +277,6 @@ func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
 		return p, fmt.Errorf("write %s: %w", p.File, err)
 	}
 	return p, s.save()
-}
-
-// agentHome returns the directory to which the names of memoryNames are relative, for an agent that runs in dir.
-func agentHome(a Agent, dir string) (string, error) {
-	variable, name := "CLAUDE_CONFIG_DIR", ".claude"
-	if a == Codex {
-		variable, name = "CODEX_HOME", ".codex"
-	}
-	home := os.Getenv(variable)
-	if home == "" {
-		user, err := os.UserHomeDir()
-		if err != nil {
-			return "", err
-		}
-		home = filepath.Join(user, name)
-	}
-	home, err := filepath.Abs(home)
-	if a == Codex {
-		return filepath.Join(home, "sessions"), err
-	}
-	return filepath.Join(home, "projects", slug(dir)), err
-}
-
-// slug returns the name that claude gives to the directory with the conversations of a working directory. Claude counts
-// characters in UTF-16.
-func slug(dir string) string {
-	const most = 200
-	units := utf16.Encode([]rune(dir))
-	hash, name := int32(0), make([]byte, len(units))
-	for i, u := range units {
-		hash = hash<<5 - hash + int32(u)
-		if name[i] = '-'; u >= '0' && u <= '9' || u >= 'A' && u <= 'Z' || u >= 'a' && u <= 'z' {
-			name[i] = byte(u)
-		}
-	}
-	if len(name) <= most {
-		return string(name)
-	}
-	return string(name[:most]) + "-" + strconv.FormatInt(int64(math.Abs(float64(hash))), 36)
 }
 
 // placeFile writes one file of the conversation, and adds to s what of it is stored.
@@ -348,7 +325,7 @@ func (f *rememberedFile) extend(in *os.Root, there []byte, exists bool,
 		return MemoryNewer, there, -1, nil
 	}
 	for _, l := range f.lines[same:] {
-		text = append(append(text, editDirs(l, root)...), '\n')
+		text = append(append(text, f.agent.editDirs(l, root)...), '\n')
 	}
 	outcome = MemoryUpdated
 	if exists {
@@ -409,7 +386,7 @@ func (f *rememberedFile) common(text []byte) (lines int, size int64) {
 			break
 		}
 		clean, _, err := transcript.RedactJSON(line)
-		if err != nil || !bytes.Equal(editDirs(unescape(clean), ""), editDirs(l, "")) {
+		if err != nil || !bytes.Equal(f.agent.editDirs(unescape(clean), ""), f.agent.editDirs(l, "")) {
 			break
 		}
 		lines, size, text = lines+1, size+int64(len(line))+1, rest
@@ -417,26 +394,34 @@ func (f *rememberedFile) common(text []byte) (lines int, size int64) {
 	return lines, size
 }
 
-// editDirs returns compact JSON in which the strings of all members named cwd are replaced by the directory dir.
-func editDirs(text []byte, dir string) []byte {
-	const member = `"cwd":`
+// dirMembers matches, for each agent, the names of the members that contain a working directory.
+var dirMembers = map[Agent]*regexp.Regexp{
+	Claude: regexp.MustCompile(`"(cwd)":`),
+	Codex:  regexp.MustCompile(`"(cwd)":`),
+	Gemini: regexp.MustCompile(`"(projectHash|directories)":`),
+}
+
+// editDirs returns compact JSON in which all members that contain a working directory of the agent have the directory
+// dir.
+func (a Agent) editDirs(text []byte, dir string) []byte {
+	values := map[string]any{"cwd": dir, "projectHash": geminiHash(dir), "directories": []string{dir}}
 	var out []byte
 	for {
-		at := bytes.Index(text, []byte(member))
 		// Inside of a string, the quotes of a member have backslashes.
-		if at < 0 {
+		at := dirMembers[a].FindSubmatchIndex(text)
+		if at == nil {
 			return append(out, text...)
-		}
-		out, text = append(out, text[:at+len(member)]...), text[at+len(member):]
-		d := json.NewDecoder(bytes.NewReader(text))
-		var old string
-		if len(text) == 0 || text[0] != '"' || d.Decode(&old) != nil {
-			continue
 		}
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(dir) // every string can be encoded
+		_ = e.Encode(values[string(text[at[2]:at[3]])]) // all of them can be encoded
+		out, text = append(out, text[:at[1]]...), text[at[1]:]
+		d := json.NewDecoder(bytes.NewReader(text))
+		var old json.RawMessage
+		if d.Decode(&old) != nil || old[0] != b.Bytes()[0] {
+			continue // a value of another type
+		}
 		out, text = append(out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...), text[d.InputOffset():]
 	}
 }
@@ -453,7 +438,7 @@ func unescape(text []byte) []byte {
 			out = append(out, text[i])
 			continue
 		}
-		if c, ok := needless[string(text[i:min(i+6, len(text))])]; ok {
+		if c, ok := needless[strings.ToLower(string(text[i:min(i+6, len(text))]))]; ok {
 			out, i = append(out, c...), i+5
 			continue
 		}
@@ -462,9 +447,14 @@ func unescape(text []byte) []byte {
 	return out
 }
 
-// needless maps escape sequences to the characters that they stand for. The last three are for editDirs.
-var needless = map[string]string{`\u003c`: "<", `\u003e`: ">", `\u0026`: "&", `\u2028`: "\u2028", `\u2029`: "\u2029",
-	`\u0063`: "c", `\u0077`: "w", `\u0064`: "d"}
+// needless maps escape sequences to the characters that they stand for. The letters are for editDirs.
+var needless = func() map[string]string {
+	all := map[string]string{}
+	for _, c := range "<>&\u2028\u2029ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" {
+		all[fmt.Sprintf(`\u%04x`, c)] = string(c)
+	}
+	return all
+}()
 
 // writeNew writes a file that must not exist, readable only for the user. No other program sees a part of it.
 func writeNew(in *os.Root, name string, text []byte) error {

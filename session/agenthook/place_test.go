@@ -80,7 +80,7 @@ func TestMemoryIsAppended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newRememberedFile("x.jsonl")
+	f := newRememberedFile(Claude, "x.jsonl")
 	f.lines = [][]byte{[]byte(`{"n":1}`), []byte(`{"n":2}`)}
 	path := filepath.Join(dir, f.name)
 	write := func(text string) {
