@@ -171,8 +171,8 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size",
 		"leave new files that are larger out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
 	f.BoolVar(&o.agentMemory, "agent-memory", false,
-		"keep the conversations of claude and codex in the session, and place those of\n"+
-			"the session where the agents of this user find them; =false stops that")
+		"keep the conversations of claude, codex and gemini in the session, and place\n"+
+			"those of the session where the agents of this user find them; =false stops that")
 	f.StringVar(&r.At, "at", "", "mount the checkpoint `ID` of --session, read-only")
 	cli.CompleteFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
 	cli.CompleteFlag(cmd, "session-base", baseWords...)
