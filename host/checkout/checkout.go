@@ -264,9 +264,9 @@ func (c *Checkout) nodeOf(ctx context.Context, path string) (worktree.Node, bool
 	return f.Node, err == nil && f.Node != 0
 }
 
-// Differences returns the paths at which the trees of two commits differ, sorted, without empty directories. It compares
-// what the trees show, as the working tree does. git diff-tree compares entries one by one: it names a path twice if a
-// tree contains it twice, or if the entries of one tree are not sorted.
+// Differences returns the paths at which the trees of two commits differ, sorted, without empty directories. It
+// compares what the trees show, as the working tree does. git diff-tree compares entries one by one: it names a path
+// twice if a tree contains it twice, or if the entries of one tree are not sorted.
 func Differences(ctx context.Context, read treediff.Reader, from, to object.ID) (list []Difference, err error) {
 	err = treediff.Trees(ctx, read, from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})

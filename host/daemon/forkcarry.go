@@ -116,7 +116,7 @@ func (c *carrier) begin() (*worktree.Seal, error) {
 
 // hold holds all shares that the parent uses. It is called during the seal, during which overlay.Reclaim does nothing.
 // So the parent removes no file that it has at the moment of the seal, even if it no longer needs the file afterwards.
-// A share that does not exist yet is held, too: this fork may move the files of an earlier fork to it, which has failed.
+// A share that does not exist yet is held, too: this fork may move files to it that an earlier fork has sealed.
 func (c *carrier) hold() error {
 	listed, err := overlay.ListedShares(filepath.Join(c.parent.Dir, "overlay"))
 	if err != nil {

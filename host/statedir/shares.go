@@ -45,8 +45,8 @@ func (h Homes) NewShare(now time.Time) (id string, release func(), err error) {
 	return id, release, err
 }
 
-// MakeShare creates the share id, unless it exists, and holds it as NewShare does. A home can list a share that does not
-// exist, because a fork failed before files were moved to the share: the next fork moves them.
+// MakeShare creates the share id, unless it exists, and holds it as NewShare does. A home can list a share that does
+// not exist, because a fork failed before files were moved to the share: the next fork moves them.
 func (h Homes) MakeShare(id string) (release func(), err error) {
 	all := SharesDir(h.State)
 	made := os.Mkdir(all, 0o700)

@@ -271,8 +271,8 @@ func distinct(packs []thin.PackBlob) []thin.PackBlob {
 	})
 }
 
-// measure returns errTooLarge if the packs have more than maxUnpacked bytes. It measures the blobs, because the sizes in
-// a description are what its author says.
+// measure returns errTooLarge if the packs have more than maxUnpacked bytes. It measures the blobs, because the sizes
+// in a description are what its author says.
 func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob) error {
 	var ids strings.Builder
 	for _, p := range packs {
