@@ -243,7 +243,7 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 		return d, err
 	}
 	d.Packs, d.Bases = distinct(d.Packs), distinct(d.Bases)
-	if err := w.measure(ctx, slices.Concat(d.Packs, d.Bases)); err != nil {
+	if err := w.measure(ctx, slices.Concat(d.Packs, d.Bases), maxUnpacked); err != nil {
 		return d, err
 	}
 	for _, p := range d.Packs {
@@ -271,9 +271,9 @@ func distinct(packs []thin.PackBlob) []thin.PackBlob {
 	})
 }
 
-// measure returns errTooLarge if the packs have more than maxUnpacked bytes. It measures the blobs, because the sizes
-// in a description are what its author says.
-func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob) error {
+// measure returns errTooLarge if the packs have more than limit bytes. It measures the blobs, because the sizes in a
+// description are what its author says.
+func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob, limit int64) error {
 	var ids strings.Builder
 	for _, p := range packs {
 		ids.WriteString(p.ID.String() + "\n")
@@ -290,7 +290,7 @@ func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob) error {
 		if err != nil {
 			continue // the blob is missing; to unpack it fails
 		}
-		if size += n; n < 0 || size > maxUnpacked {
+		if size += n; n < 0 || size > limit {
 			return errTooLarge
 		}
 	}
