@@ -78,8 +78,8 @@ func TestHelpTeaches(t *testing.T) {
 	}
 }
 
-// printed returns what the command prints with these arguments. It runs in this process: to start the program for each of
-// some hundred pages takes half a minute.
+// printed returns what the command prints with these arguments on both outputs. It runs in this process: to start the
+// program for each of some hundred pages takes half a minute.
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "output"))
@@ -87,7 +87,7 @@ func printed(t *testing.T, args ...string) string {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	code := run(&cli.App{Stdout: out, Stderr: os.Stderr}, args)
+	code := run(&cli.App{Stdout: out, Stderr: out}, args)
 	text, err := os.ReadFile(out.Name())
 	if code != 0 || err != nil {
 		t.Fatalf("artifactfs %s: exit %d, error %v\n%s", strings.Join(args, " "), code, err, text)
