@@ -29,8 +29,8 @@ COMMIT  := $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null)
 export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
-# One set of flags for all that is built, checked and tested: Go compiles everything once more for each other set. -w: the
-# programs of tests are linked faster without tables for debuggers.
+# One set of flags for all that is built, checked and tested: Go compiles everything once more for each other set.
+# -w: the programs of tests are linked faster without tables for debuggers.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -ldflags=-w)
 
