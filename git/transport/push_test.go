@@ -72,7 +72,8 @@ func refOf(t testing.TB, dir, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// eachWay runs a test with every transport to a repository that accepts pushes.
+// eachWay runs a test with every transport to a repository that accepts pushes, or with two of them if the format is
+// SHA-256: no transport looks at ids.
 func eachWay(t *testing.T, f object.Format, run func(t *testing.T, dir string, r *Remote)) {
 	fresh := func(t *testing.T) (root, dir string) {
 		root = t.TempDir()
@@ -88,6 +89,9 @@ func eachWay(t *testing.T, f object.Format, run func(t *testing.T, dir string, r
 		root, dir := fresh(t)
 		run(t, dir, openRemote(t, serveWeb(t, root, false).URL+"/r", Options{}))
 	})
+	if f == object.SHA256 {
+		return
+	}
 	t.Run("ssh", func(t *testing.T) {
 		_, dir := fresh(t)
 		run(t, dir, openRemote(t, serveSSH(t)+dir, Options{}))

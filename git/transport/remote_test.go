@@ -32,6 +32,9 @@ func TestDialogue(t *testing.T) {
 	emptyRepo(t, filepath.Join(root, "empty"), object.SHA1)
 	forEachCarrier(t, root, func(t *testing.T, base string) {
 		for name, fx := range repos {
+			if fx.format == object.SHA256 && !strings.HasPrefix(base, "http:") && base != root {
+				continue // no transport looks at ids
+			}
 			t.Run(name, func(t *testing.T) {
 				r := openRemote(t, base+"/"+name, Options{})
 				testCapabilities(t, r, fx)

@@ -20,12 +20,16 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 )
+
+// home is the home directory of all tests.
+var home string
 
 func TestMain(m *testing.M) {
 	// Ignore the git configuration of the user and of the machine.
-	home, err := os.MkdirTemp("", "transport-home")
-	if err != nil {
+	var err error
+	if home, err = os.MkdirTemp("", "transport-home"); err != nil {
 		panic(err)
 	}
 	for _, e := range os.Environ() {
@@ -40,6 +44,9 @@ func TestMain(m *testing.M) {
 	// net/http reads the variable once, and ignores it for loopback addresses.
 	os.Setenv("http_proxy", proxyForTests.start())
 	code := m.Run()
+	if sshServer.stop != nil {
+		sshServer.stop()
+	}
 	proxyForTests.server.Close()
 	os.RemoveAll(home)
 	os.Exit(code)
@@ -71,9 +78,9 @@ func git(t testing.TB, dir string, stdin string, args ...string) string {
 
 func emptyRepo(t testing.TB, dir string, f object.Format) {
 	t.Helper()
-	git(t, "/", "", "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), dir)
-	for _, key := range []string{"uploadpack.allowFilter", "transfer.advertiseObjectInfo", "http.receivepack"} {
-		git(t, dir, "", "config", key, "true")
+	if err := gittest.Init(dir, f, "[uploadpack]\n\tallowFilter = true\n[transfer]\n\tadvertiseObjectInfo = true\n"+
+		"[http]\n\treceivepack = true\n"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -100,9 +107,8 @@ func makeRepo(t testing.TB, dir string, f object.Format) fixture {
 	s.WriteString("tag v1\nfrom :2\ntagger a <a@b> 1600000009 +0000\ndata 2\nt\n\n")
 	git(t, dir, s.String(), "fast-import", "--quiet")
 	fx := fixture{dir: dir, format: f, blobs: map[string]object.ID{}}
-	fx.head = object.MustID(git(t, dir, "", "rev-parse", "main"))
-	fx.first = object.MustID(git(t, dir, "", "rev-parse", "topic"))
-	fx.tag = object.MustID(git(t, dir, "", "rev-parse", "v1"))
+	ids := strings.Fields(git(t, dir, "", "rev-parse", "main", "topic", "v1"))
+	fx.head, fx.first, fx.tag = object.MustID(ids[0]), object.MustID(ids[1]), object.MustID(ids[2])
 	for line := range strings.Lines(git(t, dir, "", "ls-tree", "-r", "main")) {
 		meta, path, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		fx.blobs[path] = object.MustID(strings.Fields(meta)[2])
@@ -219,8 +225,8 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// startServer runs a server that listens on a port until the test ends.
-func startServer(t testing.TB, port string, cmd *exec.Cmd) {
+// startServer runs a server that listens on a port until stop is called.
+func startServer(t testing.TB, port string, cmd *exec.Cmd) (stop func()) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -230,19 +236,20 @@ func startServer(t testing.TB, port string, cmd *exec.Cmd) {
 	}
 	gone := make(chan struct{})
 	go func() { cmd.Wait(); close(gone) }()
-	t.Cleanup(func() { cmd.Process.Kill(); <-gone })
+	stop = sync.OnceFunc(func() { cmd.Process.Kill(); <-gone })
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+port)
 		if err == nil {
 			c.Close()
-			return
+			return stop
 		}
 		select {
 		case <-gone:
 			t.Fatalf("%v ended: %s", cmd.Args, out.String())
 		case <-ctx.Done():
+			stop()
 			t.Fatalf("%v did not start to listen: %v", cmd.Args, err)
 		case <-time.After(10 * time.Millisecond):
 		}
@@ -257,13 +264,35 @@ func serveGitDaemon(t testing.TB, root string) string {
 		t.Skip("git daemon is not installed")
 	}
 	port := freePort(t)
-	startServer(t, port, exec.Command(path, "--export-all", "--reuseaddr", "--listen=127.0.0.1", "--port="+port,
-		"--base-path="+root, root))
+	t.Cleanup(startServer(t, port, exec.Command(path, "--export-all", "--reuseaddr", "--listen=127.0.0.1", "--port="+port,
+		"--base-path="+root, root)))
 	return "git://127.0.0.1:" + port
 }
 
-// serveSSH runs a real sshd with new keys and returns the base URL. It sets GIT_SSH_COMMAND for the test.
+// sshServer is the sshd of all tests: its start costs more than a test.
+var sshServer struct {
+	sync.Mutex
+	dir, port string
+	stop      func()
+}
+
+// serveSSH returns the base URL of a real sshd, which the first call starts with new keys. It sets GIT_SSH_COMMAND for
+// the test.
 func serveSSH(t *testing.T) string {
+	t.Helper()
+	s := &sshServer
+	s.Lock()
+	defer s.Unlock()
+	if s.stop == nil {
+		startSSH(t)
+	}
+	t.Setenv("GIT_SSH_COMMAND", fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes "+
+		"-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes", s.dir))
+	return "ssh://127.0.0.1:" + s.port
+}
+
+// startSSH starts sshServer. Its files are in the home directory of the tests.
+func startSSH(t *testing.T) {
 	t.Helper()
 	sshd, err := exec.LookPath("sshd")
 	if err != nil {
@@ -276,22 +305,24 @@ func serveSSH(t *testing.T) string {
 	if os.Geteuid() == 0 {
 		os.MkdirAll("/run/sshd", 0o755) // sshd requires the directory if it runs as root
 	}
-	dir, port := t.TempDir(), freePort(t)
+	dir, port := filepath.Join(home, "sshd"), freePort(t)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, key := range []string{"host", "user"} {
 		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
 			filepath.Join(dir, key)).CombinedOutput(); err != nil {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
-	conf :=
-		fmt.Sprintf("Port %s\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nAcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\n", port, dir, dir)
+	conf := fmt.Sprintf("Port %s\nListenAddress 127.0.0.1\nHostKey %[2]s/host\nAuthorizedKeysFile %[2]s/user.pub\n"+
+		"StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"+
+		"AcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\nMaxStartups 100\n", port, dir)
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	startServer(t, port, exec.Command(sshd, "-D", "-e", "-f", filepath.Join(dir, "conf")))
-	t.Setenv("GIT_SSH_COMMAND",
-		fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o BatchMode=yes", dir))
-	return "ssh://127.0.0.1:" + port
+	sshServer.stop = startServer(t, port, exec.Command(sshd, "-D", "-e", "-f", filepath.Join(dir, "conf")))
+	sshServer.dir, sshServer.port = dir, port
 }
 
 // unpack indexes a pack by git in a new repository, and returns the ids of its objects.

@@ -56,7 +56,12 @@ func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
 func Receiving(r *Repo) (*Receiver, error) { return &Receiver{r}, r.receive() }
 
 func (r *Repo) receive() error {
-	if _, err := r.git("config", "http.receivepack", "true"); err != nil {
+	config, err := os.OpenFile(filepath.Join(r.Path, "config"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("make receiver: %w", err)
+	}
+	_, err = config.WriteString("[http]\n\treceivepack = true\n")
+	if err := errors.Join(err, config.Close()); err != nil {
 		return fmt.Errorf("make receiver: %w", err)
 	}
 	for name, script := range receiverHooks {
