@@ -77,82 +77,88 @@ func (k kind) show(tab *chrome.Tab) {
 	}
 }
 
-// TestAccessible checks that axe-core finds no violation on any kind of page, in light and in dark colours.
-func TestAccessible(t *testing.T) {
+// TestPages checks each kind of page: axe-core finds no violation, in light and in dark colours, the page is not wider
+// than the window, and its elements can be reached by keyboard and are visible when they have the focus.
+func TestPages(t *testing.T) {
 	t.Parallel()
 	modules := filepath.Join(install.NPM(t, "testdata/axe"), "node_modules")
 	axe, err := os.ReadFile(filepath.Join(modules, "axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := chrome.Start(t)
+	// All pages use one tab: the process of a new one takes longer than most pages.
+	tab := chrome.Start(t).Tab(t)
 	_, pages := kinds(t)
 	for _, k := range pages {
 		t.Run(k.name, func(t *testing.T) {
-			tab := b.Tab(t)
-			tab.Resize(1280, 900)
+			defer func(of testing.TB) { tab.T = of }(tab.T)
+			tab.T = t
+			tab.Resize(360, 900)
 			k.show(tab)
 			tab.Eval("{ for (const d of document.querySelectorAll('details')) d.open = true; }", nil)
+			checkWidths(t, tab)
+			tab.Resize(1280, 900)
 			tab.Eval(string(axe)+"\n;undefined", nil)
-			// Only this rule depends on the colours.
-			for scheme, rules := range map[string]string{"light": "null", "dark": `["color-contrast"]`} {
-				tab.Scheme(scheme)
-				var found []struct {
-					ID, Help string
-					Nodes    []struct{ HTML, FailureSummary string }
-				}
-				tab.Eval(`axe.run(document, { resultTypes: ["violations"], ...(`+rules+` && { runOnly: `+rules+
-					` }) }).then((r) => r.violations)`, &found)
-				for _, v := range found {
-					for _, n := range v.Nodes[:min(3, len(v.Nodes))] {
-						t.Errorf("%s, %s: %s: %.300s: %s", scheme, v.ID, v.Help, n.HTML, n.FailureSummary)
-					}
-				}
-			}
+			checkAxe(t, tab)
+			checkKeyboard(t, tab)
 		})
 	}
 }
 
-// TestWidthsAndKeyboard checks that no page is wider than the window, and that its elements can be reached by keyboard
-// and are visible when they have the focus.
-func TestWidthsAndKeyboard(t *testing.T) {
-	t.Parallel()
-	b := chrome.Start(t)
-	_, pages := kinds(t)
-	for _, k := range pages {
-		t.Run(k.name, func(t *testing.T) {
-			tab := b.Tab(t)
-			tab.Resize(360, 900)
-			k.show(tab)
-			tab.Eval("{ for (const d of document.querySelectorAll('details')) d.open = true; }", nil)
-			for _, width := range []int{360, 1280, 2560, 3840} {
-				tab.Resize(width, 900)
-				var wide int
-				tab.Eval("document.scrollingElement.scrollWidth", &wide)
-				if wide > width {
-					t.Errorf("page in a window of %d pixels is %d pixels wide; too wide are %s", width, wide,
-						tab.Text(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 200)).join("\n")`))
-				}
+// checkWidths checks that the page is not wider than the window.
+func checkWidths(t *testing.T, tab *chrome.Tab) {
+	for _, width := range []int{360, 1280, 3840} {
+		tab.Resize(width, 900)
+		var wide int
+		tab.Eval("document.scrollingElement.scrollWidth", &wide)
+		if wide > width {
+			t.Errorf("page in a window of %d pixels is %d pixels wide; too wide are %s", width, wide,
+				tab.Text(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 200)).join("\n")`))
+		}
+	}
+}
+
+// checkAxe runs axe-core, which was loaded.
+func checkAxe(t *testing.T, tab *chrome.Tab) {
+	// Only this rule depends on the colours.
+	for _, c := range [][2]string{{"light", "null"}, {"dark", `["color-contrast"]`}} {
+		scheme, rules := c[0], c[1]
+		tab.Scheme(scheme)
+		var found []struct {
+			ID, Help string
+			Nodes    []struct{ HTML, FailureSummary string }
+		}
+		tab.Eval(`axe.run(document, { resultTypes: ["violations"], ...(`+rules+` && { runOnly: `+rules+
+			` }) }).then((r) => r.violations)`, &found)
+		for _, v := range found {
+			for _, n := range v.Nodes[:min(3, len(v.Nodes))] {
+				t.Errorf("%s, %s: %s: %.300s: %s", scheme, v.ID, v.Help, n.HTML, n.FailureSummary)
 			}
-			tab.Resize(1280, 900)
-			unreached :=
-				`[...document.querySelectorAll("a[href], button, input, select, textarea, summary")].filter((e) => e.checkVisibility() && !e.seen && e.tabIndex >= 0 && !e.disabled && e.type !== "hidden")`
-			var total int
-			tab.Eval(unreached+".length", &total)
-			for range total + 5 {
-				tab.Press("Tab")
-				// Tab reaches one of the radio buttons, and the arrow keys select among them.
-				tab.Eval(`{ const e = document.activeElement; e.seen = true; if (e.type === "radio") for (const other of e.form.elements[e.name]) other.seen = true; }`, nil)
-				var visible bool
-				tab.Eval(`document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== "none"`, &visible)
-				if !visible {
-					t.Errorf("focus is not visible: %s", tab.Text("document.activeElement.outerHTML.slice(0, 200)"))
-				}
-			}
-			if rest := tab.Text(unreached + `.map((e) => e.outerHTML.slice(0, 150)).join("\n")`); rest != "" {
-				t.Errorf("the key Tab does not reach all of %d controls: %s", total, rest)
-			}
-		})
+		}
+	}
+	tab.Scheme("light")
+}
+
+// checkKeyboard checks that the key Tab reaches all controls, and that each is visible when it has the focus.
+func checkKeyboard(t *testing.T, tab *chrome.Tab) {
+	unreached :=
+		`[...document.querySelectorAll("a[href], button, input, select, textarea, summary")].filter((e) => e.checkVisibility() && !e.seen && e.tabIndex >= 0 && !e.disabled && e.type !== "hidden")`
+	var total int
+	tab.Eval(unreached+".length", &total)
+	for range total + 5 {
+		tab.Press("Tab")
+		// Tab reaches one of the radio buttons, and the arrow keys select among them.
+		if hidden := tab.Text(`(() => {
+			const e = document.activeElement;
+			e.seen = true;
+			if (e.type === "radio") for (const other of e.form.elements[e.name]) other.seen = true;
+			return e === document.body || getComputedStyle(e).outlineStyle !== "none" ? "" : e.outerHTML.slice(0, 200);
+		})()`); hidden != "" {
+			t.Errorf("focus is not visible: %s", hidden)
+		}
+	}
+	if rest := tab.Text(unreached + `.map((e) => e.outerHTML.slice(0, 150)).join("\n")`); rest != "" {
+		t.Errorf("the key Tab does not reach all of %d controls: %s", total, rest)
 	}
 }
 

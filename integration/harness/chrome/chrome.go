@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,8 +25,9 @@ import (
 //
 // Locks: mu is a leaf.
 type Browser struct {
-	t  testing.TB
-	in *os.File
+	dir   string // has the files of the browser
+	in    *os.File
+	close func() // ends the browser
 
 	mu    sync.Mutex
 	last  int                   // number of the last command that was sent
@@ -49,12 +51,48 @@ type message struct {
 	answer
 }
 
-// Start starts a browser that ends when the test ends. The test is skipped if Chromium is not installed.
+// shared is the browser of all tests that run at present: its start takes longer than most tests.
+var shared struct {
+	sync.Mutex
+	b     *Browser // nil: none
+	users int      // number of tests that use b
+}
+
+// Start returns a browser that tests share. It ends when the last of them ends. The test is skipped if Chromium is not
+// installed.
 func Start(t testing.TB) *Browser {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.b == nil {
+		shared.b = start(t)
+	}
+	b := shared.b
+	shared.users++
+	t.Cleanup(func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if t.Failed() {
+			t.Logf("standard error of chromium: %.2000s", b.stderr())
+		}
+		if shared.users--; shared.users == 0 {
+			b.close()
+			shared.b = nil
+		}
+	})
+	return b
+}
+
+// start starts a browser.
+func start(t testing.TB) *Browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		gittest.Skip(t, "%v (apt-get install chromium)", err)
+	}
+	dir, err := os.MkdirTemp("", "chrome")
+	if err != nil {
+		t.Fatal(err)
 	}
 	commands, in, err := os.Pipe()
 	if err != nil {
@@ -64,26 +102,29 @@ func Start(t testing.TB) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// t.Context ends before functions of t.Cleanup run, which also use the browser
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	log, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions",
-		"--hide-scrollbars",
-		"--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+		"--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+		"--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+dir, "about:blank")
 	cmd.ExtraFiles = []*os.File{commands, answers} // these become the descriptors 3 and 4 of the browser
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	commands.Close()
 	answers.Close()
-	b := &Browser{t: t, in: in, wait: map[int]chan<- answer{}, tabs: map[string]*Tab{}}
+	log.Close()
+	b := &Browser{dir: dir, in: in, wait: map[int]chan<- answer{}, tabs: map[string]*Tab{}}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		b.read(out)
 	}()
-	t.Cleanup(func() {
+	b.close = func() {
 		// no process of the browser may write to its directory while it is removed
 		_ = b.call("", "Browser.close", nil, nil)
 		in.Close()
@@ -91,14 +132,16 @@ func Start(t testing.TB) *Browser {
 		stop()
 		_ = cmd.Wait() // the exit status of a killed process is ignored
 		out.Close()
-		if t.Failed() {
-			// errors about D-Bus are not printed, because tests run without it
-			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"),
-				func(l string) bool { return strings.Contains(l, "dbus") })
-			t.Logf("standard error of chromium: %.2000s", strings.Join(lines, "\n"))
-		}
-	})
+		_ = os.RemoveAll(dir)
+	}
 	return b
+}
+
+// stderr returns what the browser has printed, without errors about D-Bus, because tests run without it.
+func (b *Browser) stderr() string {
+	text, _ := os.ReadFile(filepath.Join(b.dir, "stderr"))
+	return strings.Join(slices.DeleteFunc(strings.Split(string(text), "\n"),
+		func(l string) bool { return strings.Contains(l, "dbus") }), "\n")
 }
 
 // read receives the messages of the browser, and passes answers and events on, until the browser ends.
