@@ -78,7 +78,7 @@ func Start(o Options) (*Server, error) {
 		return nil, fmt.Errorf("create directory of PostgreSQL: %w", err)
 	}
 	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=",
-		"-c", "max_connections=200",
+		"-c", "max_connections=200", "-c", "shared_buffers=8MB", "-c", "autovacuum=off", "-c", "jit=off",
 		"-c", "dynamic_shared_memory_type=mmap"}}
 	if !o.Durable {
 		s.args = append(s.args, "-c", "fsync=off", "-c", "full_page_writes=off")
