@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 const (
@@ -252,7 +253,7 @@ func expand(command, path string) string {
 }
 
 // encodingName matches the names of encodings that may be passed to iconv(1).
-var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
+var encodingName = lazy.Regexp(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 
 // Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the
 // given names of the encoding in order. The second result is false if iconv(1) knows none of the names or the contents
@@ -274,7 +275,7 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 		return nil, false, fmt.Errorf("convert encoding: %w", err)
 	}
 	for _, name := range names {
-		if !encodingName.MatchString(name) { // skip the name, because iconv(1) opens a file if a name looks like a path
+		if !encodingName().MatchString(name) { // skip the name, because iconv(1) opens a file if a name looks like a path
 			continue
 		}
 		run, err := p.start(g.ctx, exec.Command(path, "-f", "UTF-8", "-t", name), "iconv")

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/convert"
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // Checkout contains the settings that determine, together with the tree, the contents of files that are checked out.
@@ -191,12 +191,12 @@ func variable(env []string, name string) (value string) {
 }
 
 // lfsCommand matches the commands of git-lfs that replace every pointer by the contents that it names.
-var lfsCommand = regexp.MustCompile(`^(\S*/)?git[- ]lfs (filter-process|smudge)( --)?( %f)?$`)
+var lfsCommand = lazy.Regexp(`^(\S*/)?git[- ]lfs (filter-process|smudge)( --)?( %f)?$`)
 
 // lfs returns the value of convert.Driver.Shared for d. It is the identity of git-lfs if neither the environment nor
 // the configuration makes git-lfs leave out files, and "" otherwise.
 func (c Checkout) lfs(d convert.Driver, env []string) string {
-	match := lfsCommand.FindStringSubmatch(cmp.Or(d.Process, d.Smudge))
+	match := lfsCommand().FindStringSubmatch(cmp.Or(d.Process, d.Smudge))
 	switch variable(env, "GIT_LFS_SKIP_SMUDGE") {
 	case "", "0", "false":
 	default:

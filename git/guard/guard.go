@@ -24,7 +24,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -33,6 +32,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 const (
@@ -56,7 +56,7 @@ var shared = []string{
 }
 
 // sharedIndex matches the names of the larger part of a split index (git-update-index(1), --split-index).
-var sharedIndex = regexp.MustCompile(`^sharedindex\.[0-9a-f]{40,64}$`)
+var sharedIndex = lazy.Regexp(`^sharedindex\.[0-9a-f]{40,64}$`)
 
 // Create makes the guarded directory of the git directory at path, so that the other functions recognize path. The
 // slice objects lists the objects directories outside of the container from which the git directory borrows.
@@ -210,7 +210,7 @@ func link(path, dir string) error {
 		return err
 	}
 	for _, entry := range entries {
-		if name := filepath.Base(entry); sharedIndex.MatchString(name) {
+		if name := filepath.Base(entry); sharedIndex().MatchString(name) {
 			names = append(names[:len(names):len(names)], name)
 		}
 	}

@@ -14,14 +14,15 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // allowed maps the settings of the git directory that apply in the guarded directory to patterns of their values. No
 // setting whose value is a command or a path is allowed: a path would lead to a file of the host, whereas the container
 // means a file of its own.
-var allowed = map[string]*regexp.Regexp{
-	"extensions.objectformat":     regexp.MustCompile(`^(sha1|sha256)$`),
-	"extensions.refstorage":       regexp.MustCompile(`^(files|reftable)$`),
+var allowed = map[string]func() *regexp.Regexp{
+	"extensions.objectformat":     lazy.Regexp(`^(sha1|sha256)$`),
+	"extensions.refstorage":       lazy.Regexp(`^(files|reftable)$`),
 	"core.autocrlf":               word,
 	"core.checkroundtripencoding": word,
 	"core.eol":                    word,
@@ -40,11 +41,11 @@ var allowed = map[string]*regexp.Regexp{
 
 // tracking matches the keys of the settings on which names such as @{upstream} depend. Without a remote's URL they lead
 // nowhere.
-var tracking = regexp.MustCompile(`(?s)^(branch|remote)\..*\.(remote|merge|fetch)$`)
+var tracking = lazy.Regexp(`(?s)^(branch|remote)\..*\.(remote|merge|fetch)$`)
 
 var (
-	word = regexp.MustCompile(`^[A-Za-z0-9_., -]{0,100}$`)
-	name = regexp.MustCompile(`^[^\x00-\x1f\x7f]{0,200}$`)
+	word = lazy.Regexp(`^[A-Za-z0-9_., -]{0,100}$`)
+	name = lazy.Regexp(`^[^\x00-\x1f\x7f]{0,200}$`)
 )
 
 // configure writes the configuration of the directory dir, which guards the git directory at path. It starts git only
@@ -88,9 +89,9 @@ func guarded(list []byte) []byte {
 		}
 		section, rest, _ := strings.Cut(key, ".")
 		at := strings.LastIndexByte(rest, '.')
-		if at >= 0 && tracking.MatchString(key) && name.MatchString(rest[:at]) && name.MatchString(value) {
+		if at >= 0 && tracking().MatchString(key) && name().MatchString(rest[:at]) && name().MatchString(value) {
 			fmt.Fprintf(&b, "[%s \"%s\"]\n\t%s = \"%s\"\n", section, quote.Replace(rest[:at]), rest[at+1:], quote.Replace(value))
-		} else if pattern := allowed[key]; pattern != nil && pattern.MatchString(value) {
+		} else if form := allowed[key]; form != nil && form().MatchString(value) {
 			fmt.Fprintf(&b, "[%s]\n\t%s = \"%s\"\n", section, rest, quote.Replace(value))
 		}
 	}

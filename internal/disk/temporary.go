@@ -5,14 +5,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // temporary matches the ends of the names that TempDir and TempFile give to files and directories.
-var temporary = regexp.MustCompile(`-[0-9]+\.tmp$`)
+var temporary = lazy.Regexp(`-[0-9]+\.tmp$`)
 
 // unfinished is the age from which SweepTemp removes temporary files of WriteFile. A call of WriteFile takes some
 // seconds at most.
@@ -91,7 +92,7 @@ func SweepTemp(parent string) error {
 	for _, e := range entries {
 		path := filepath.Join(parent, e.Name())
 		switch {
-		case temporary.MatchString(e.Name()):
+		case temporary().MatchString(e.Name()):
 			err = errors.Join(err, sweep(path))
 		case strings.HasSuffix(e.Name(), ".tmp") && e.Type().IsRegular():
 			if info, failed := e.Info(); failed == nil && time.Since(info.ModTime()) > unfinished {

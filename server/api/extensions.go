@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"net/http"
-	"regexp"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -176,7 +176,7 @@ type storedInfo struct {
 	Shared int64 `json:"shared"`
 }
 
-var day = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
+var day = lazy.Regexp(`^\d{4}-\d{2}-\d{2}$`)
 
 func namespaceUsage(c *call) error {
 	n, err := c.a.o.Records.Namespaces.Get(c.r.Context(), c.params["namespace"])
@@ -220,7 +220,7 @@ func (c *call) usage(namespace, repoID string, stored *storedInfo, quota *quotaI
 	for name, d := range map[string]*string{"first": &first, "last": &last} {
 		if *d == "" {
 			*d = today
-		} else if !day.MatchString(*d) {
+		} else if !day().MatchString(*d) {
 			q.refuse(invalid(name, "Invalid ISO date"))
 		}
 	}

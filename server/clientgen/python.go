@@ -101,7 +101,7 @@ func pyMethod(p func(string, ...any), c call) {
 		args = append(args, t)
 		query = append(query, fmt.Sprintf("%q: %s", v.Name, pyName(v.Name)))
 	}
-	path := `f"` + placeholder.ReplaceAllStringFunc(c.Path, pySegment) + `"`
+	path := `f"` + placeholder().ReplaceAllStringFunc(c.Path, pySegment) + `"`
 	if !strings.Contains(strings.ReplaceAll(path, "{{", ""), "{") {
 		path = strings.NewReplacer("{{", "{", "}}", "}").Replace(path[1:])
 	}

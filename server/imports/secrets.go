@@ -7,8 +7,9 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // credentials are the user and the password for another server. The zero value means that there are none.
@@ -18,7 +19,7 @@ type credentials struct{ user, password string }
 const maxSecret = 64 << 10
 
 // secretName matches the allowed names of secrets and of namespaces, which become parts of a path.
-var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var secretName = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // secret is the text of a file with credentials; "" for none. It has lines https://USER:PASSWORD@HOST[/PATH], as
 // git-credential-store(1) writes them. Credentials are sent only to the scheme, host, port and path in their line, so
@@ -32,7 +33,7 @@ func (i *Importer) secret(namespace, name string, u *url.URL) (secret, error) {
 		return "", nil
 	}
 	missing := fmt.Errorf("%w: secret %.128q with credentials for this URL does not exist", ErrAuth, name)
-	if i.o.Secrets == "" || !secretName.MatchString(name) || !secretName.MatchString(namespace) {
+	if i.o.Secrets == "" || !secretName().MatchString(name) || !secretName().MatchString(namespace) {
 		return "", missing
 	}
 	root, err := os.OpenRoot(i.o.Secrets)

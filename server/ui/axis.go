@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/git/read"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -194,11 +194,11 @@ func (x *axis) slotOf(id string) int {
 // position is the position of an entry: the index of its slot, and its index in the slot.
 type position struct{ slot, item int }
 
-var positionText = regexp.MustCompile(`^([0-9A-Za-z]{26}|0)\.([0-9]{1,7})$`)
+var positionText = lazy.Regexp(`^([0-9A-Za-z]{26}|0)\.([0-9]{1,7})$`)
 
 // parse returns the position that a text in a link names.
 func (x *axis) parse(text string) (position, bool) {
-	m := positionText.FindStringSubmatch(text)
+	m := positionText().FindStringSubmatch(text)
 	if m == nil {
 		return position{}, false
 	}

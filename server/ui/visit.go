@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/read"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
@@ -218,13 +218,13 @@ func firstOf(texts ...string) string {
 }
 
 // plainHost matches hosts that a content security policy can name. IPv6 addresses cannot be named.
-var plainHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
+var plainHost = lazy.Regexp(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
 
 // policy returns the content security policy of pages. It allows only the script and the style of this package, and
 // forms to this server.
 func (v *visit) policy() string {
 	source := "'self'"
-	if plainHost.MatchString(v.r.Host) {
+	if plainHost().MatchString(v.r.Host) {
 		source = v.r.Host + assetDir
 		// use the host in the public URL, because a proxy may pass on another one
 		if _, host, ok := strings.Cut(v.u.o.URL, "://"); ok {

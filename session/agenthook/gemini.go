@@ -10,11 +10,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // Gemini CLI stores a conversation in .gemini/tmp/PROJECT/chats/session-TIME-ID.jsonl below the home directory, where
@@ -94,7 +94,7 @@ func geminiChats(home, dir string) (string, error) {
 
 // geminiName returns the name that gemini gives to the working directory dir if n other directories have the same one.
 func geminiName(dir string, n int) string {
-	name := notInName.ReplaceAllString(strings.ToLower(filepath.Base(dir)), "-")
+	name := notInName().ReplaceAllString(strings.ToLower(filepath.Base(dir)), "-")
 	if name = strings.Trim(name, "-"); name == "" {
 		name = "project"
 	}
@@ -104,7 +104,7 @@ func geminiName(dir string, n int) string {
 	return fmt.Sprintf("%s-%d", name, n)
 }
 
-var notInName, geminiNames = regexp.MustCompile(`[^a-z0-9]+`), regexp.MustCompile(`\A[a-z0-9-]+\z`)
+var notInName, geminiNames = lazy.Regexp(`[^a-z0-9]+`), lazy.Regexp(`\A[a-z0-9-]+\z`)
 
 // geminiOwner returns the working directory that a directory of gemini belongs to; "" if it has no mark.
 func geminiOwner(base, name string) (string, error) {
@@ -115,7 +115,7 @@ func geminiOwner(base, name string) (string, error) {
 // claimGemini makes the directory called name belong to the working directory dir. It returns false if the directory
 // belongs to another one.
 func claimGemini(bases []string, name, dir string) (bool, error) {
-	if !geminiNames.MatchString(name) {
+	if !geminiNames().MatchString(name) {
 		return false, nil
 	}
 	var owner string

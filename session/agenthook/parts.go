@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // Part is a part of an agent's configuration that is installed and removed separately.
@@ -287,15 +289,15 @@ func putTable(text []byte, program string) ([]byte, error) {
 }
 
 // ourTable matches the table that putTable has added, and what follows it.
-var ourTable = regexp.MustCompile(`(?s)(^|\n)` + tableBegin + `\[mcp_servers\.artifactfs\]\ncommand = ([^\n]*)\n` +
+var ourTable = lazy.Regexp(`(?s)(^|\n)` + tableBegin + `\[mcp_servers\.artifactfs\]\ncommand = ([^\n]*)\n` +
 	`args = (\[[^\n]*\])\n` + strings.TrimSpace(tableEnd) + `(\n.*|$)`)
 
 // more matches a line at the beginning of a text that continues a table.
-var more = regexp.MustCompile(`^(\s*(#[^\n]*)?\n)*\s*[^\s#\[]`)
+var more = lazy.Regexp(`^(\s*(#[^\n]*)?\n)*\s*[^\s#\[]`)
 
 // cutTable returns the configuration of codex without the table of the tools. A table that somebody has edited stays.
 func cutTable(text []byte) ([]byte, int, error) {
-	at := ourTable.FindSubmatchIndex(text)
+	at := ourTable().FindSubmatchIndex(text)
 	if at == nil {
 		return text, 0, nil
 	}
@@ -303,7 +305,7 @@ func cutTable(text []byte) ([]byte, int, error) {
 	words := make([]string, 1)
 	var args []string
 	if json.Unmarshal(text[at[4]:at[5]], &words[0]) != nil || json.Unmarshal(text[at[6]:at[7]], &args) != nil ||
-		!startsTools(append(words, args...)) || more.Match(rest) {
+		!startsTools(append(words, args...)) || more().Match(rest) {
 		return text, 0, nil
 	}
 	if len(rest) > 0 {

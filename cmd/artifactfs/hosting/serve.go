@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/upkeep"
@@ -187,7 +187,7 @@ func (t times) Set(text string) error {
 const leastMemory = 64 << 20
 
 // account matches the ids that --account accepts.
-var account = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var account = lazy.Regexp(`^[0-9a-f]{32}$`)
 
 // completeServe checks the options of the server and makes their paths absolute.
 func completeServe(a *cli.App, o *server.Options) error {
@@ -207,7 +207,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 	case o.GitMemory != 0 && o.GitMemory < leastMemory:
 		return fmt.Errorf("invalid size %s for --git-memory: want at least %s", cli.SizeText(o.GitMemory),
 			cli.SizeText(leastMemory))
-	case o.Account != "" && !account.MatchString(o.Account):
+	case o.Account != "" && !account().MatchString(o.Account):
 		return fmt.Errorf("invalid account %q: want 32 hexadecimal digits", o.Account)
 	}
 	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
