@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -154,7 +155,7 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.repo("faults.git", object.SHA1)
-	const n = 150
+	const n = 2 * mostPacks
 	old, now := map[string]gittest.File{}, map[string]gittest.File{}
 	for i := range n {
 		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
@@ -165,10 +166,14 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 	w.commit(r, now)
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("faults.git"), "--history", "full", "--prefetch", "none")
 	most := 0
-	for i := range n {
+	names := slices.Sorted(maps.Keys(old))
+	revs := []string{"rev-parse"}
+	for _, name := range names {
+		revs = append(revs, first.String()+":"+name)
+	}
+	for i, id := range strings.Fields(w.git(r.Path, revs...)) {
 		// Like a tool that does not announce which objects it will read next.
-		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
-		id := w.git(r.Path, "rev-parse", first.String()+":"+name)
+		name := names[i]
 		if got, want := w.git(m.Dir, "cat-file", "-p", id), strings.TrimSpace(string(old[name].Data)); got != want {
 			t.Fatalf("%s is %q, want %q", name, got, want)
 		}
@@ -188,11 +193,12 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 	if got, want := w.objectsIn(m.Dir), w.objectsIn(r.Path); !slices.Equal(got, want) {
 		t.Errorf("git lists %d objects, the remote has %d", len(got), len(want))
 	}
-	for name, f := range old { // all old versions can still be read
-		if got := w.git(m.Dir, "-c", "remote.artifactfs.promisor=false", "cat-file", "-p",
-			first.String()+":"+name); got != strings.TrimSpace(string(f.Data)) {
-			t.Errorf("%s is %q", name, got)
-		}
+	show, want := []string{"-c", "remote.artifactfs.promisor=false", "show"}, ""
+	for _, name := range names { // all old versions can still be read
+		show, want = append(show, first.String()+":"+name), want+string(old[name].Data)
+	}
+	if got := w.git(m.Dir, show...); got != strings.TrimSpace(want) {
+		t.Errorf("old versions: got %q, want %q", got, want)
 	}
 }
 

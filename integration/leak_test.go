@@ -57,7 +57,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	files := sample("leak")
 	w.commit(w.repo("r.git", object.SHA1), files)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
-	const warm, rounds = 40, 100 // memory and files are measured after both
+	const warm, rounds = 30, 70 // memory and files are measured after both
 	var before usage
 	var filesBefore int
 	settled := func() (u usage) { // idle connections and helper processes of the last mount end after a while

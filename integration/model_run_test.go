@@ -21,7 +21,7 @@ import (
 
 // The environment sets the number of steps and the seed. A failure prints the seed.
 var (
-	modelSteps = envInt("AFS_MODEL_STEPS", 5000)
+	modelSteps = envInt("AFS_MODEL_STEPS", 3000)
 	modelSeed  = envInt("AFS_MODEL_SEED", int(time.Now().UnixNano()&0xffffff))
 	traceModel = os.Getenv("AFS_MODEL_TRACE") != ""
 )

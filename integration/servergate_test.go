@@ -263,7 +263,7 @@ func TestAttemptsAgainstPolicySHA256(t *testing.T) {
 	w := newWorld(t)
 	c := newLoneServer(w)
 	for i, a := range attempts {
-		if i%3 == 0 { // a third of them, because each needs a repository
+		if i%6 == 0 { // a sixth of them, because each needs a repository
 			t.Run(strings.ReplaceAll(a.what, " ", "-"), func(t *testing.T) {
 				a.refused(newGated(t, w, c, fmt.Sprint("gate", i), object.SHA256))
 			})
@@ -393,7 +393,7 @@ func TestPolicyOnTwoNodes(t *testing.T) {
 	c := newCluster(w, 2)
 	g := newGated(t, w, c, "two", object.SHA1)
 	at := func(i int) string { return strings.Replace(g.remote, c.proxy.url(), "http://"+c.nodes[i].addr, 1) }
-	for round := range 8 {
+	for round := range 4 {
 		g.git("checkout", "--quiet", "--detach", g.base)
 		var commits []string
 		for i := range 2 {

@@ -25,8 +25,8 @@ import (
 var (
 	// serverKills is how often a node is killed. After each six of these kills, PostgreSQL and S3 have each been killed
 	// about once, too.
-	serverKills  = envInt("AFS_SERVER_KILLS", 12)
-	serverPushes = envInt("AFS_SERVER_PUSHES", 30) // clients that push with stock git
+	serverKills  = envInt("AFS_SERVER_KILLS", 8)
+	serverPushes = envInt("AFS_SERVER_PUSHES", 16) // clients that push with stock git
 	serverMounts = envInt("AFS_SERVER_MOUNTS", 4)  // clients that push the session of a mount
 )
 

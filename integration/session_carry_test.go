@@ -211,7 +211,7 @@ func (c *carried) reached() time.Duration {
 // session remote.
 func TestSessionCarriesCommits(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"embedded", "path", "http", "ssh"} {
+	for _, kind := range []string{"embedded", "path", "http"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
 			r := w.repo("r.git", object.SHA1)

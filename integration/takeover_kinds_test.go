@@ -54,7 +54,7 @@ func TestCommandsUnderKills(t *testing.T) {
 	stays := w.mount(url)
 	stop := w.struck(300 * time.Millisecond)
 	defer stop()
-	rounds := envInt("AFS_TAKEOVER_ROUNDS", 12)
+	rounds := envInt("AFS_TAKEOVER_ROUNDS", 6)
 	for i := range rounds {
 		flags := [][]string{nil, {"--read-only"}, {"--wait", "git", "--history", "full"}, {"--redirect", "out"},
 			{"--prefetch", "all", "--wait", "all"}, {"--history", "none", "--prefetch", "none"}}[i%6]

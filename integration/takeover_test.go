@@ -24,7 +24,7 @@ func init() { torture.Main() }
 
 // takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more
 // often.
-var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 12)
+var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 6)
 
 // victim returns the world's daemon as the target of signals.
 func (w *world) victim() torture.Victim { return torture.Victim{State: w.state, Command: "worker"} }

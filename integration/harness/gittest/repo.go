@@ -58,7 +58,8 @@ func Init(dir string, f object.Format, settings string) error {
 			return err
 		}
 	}
-	config := "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+	// A push starts no process that repacks.
+	config := "[receive]\n\tautogc = false\n[gc]\n\tauto = 0\n[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 	if f == object.SHA256 {
 		config = strings.Replace(config, "version = 0", "version = 1", 1) + "[extensions]\n\tobjectformat = sha256\n"
 	}
