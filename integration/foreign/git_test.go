@@ -73,14 +73,18 @@ func versionOf(t *testing.T, git string) string {
 	return strings.TrimPrefix(version, "git version ")
 }
 
-// TestGit runs the suite with the git of this host and with a newer one, with each version of the protocol.
+// TestGit runs the suite with the git of this host, with each version of the protocol, and with a newer git.
 func TestGit(t *testing.T) {
 	t.Parallel()
 	for name, find := range gits() {
 		t.Run(name, func(t *testing.T) {
 			git := find(t)
 			t.Log("version", versionOf(t, git))
-			for _, protocol := range []string{"0", "1", "2"} {
+			protocols := []string{"0", "1", "2"}
+			if name == "new git" {
+				protocols = []string{"0", "2"} // version 1 differs from 0 by one line
+			}
+			for _, protocol := range protocols {
 				t.Run("protocol "+protocol, func(t *testing.T) { suite(t, stock(t, git, protocol)) })
 			}
 		})

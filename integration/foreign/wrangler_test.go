@@ -88,7 +88,6 @@ func TestWrangler(t *testing.T) {
 		t.Errorf("repos create without --json printed:\n%s", out)
 	}
 	w.refused("repo already exists", "repos", "create", "app", ns)
-	w.refused("Invalid repo name", "repos", "create", "_app", ns)
 	for i := range 58 {
 		if _, err := h.client.CreateRepo(t.Context(), "team", client.CreateRepo{Name: fmt.Sprint("r", i)}); err != nil {
 			t.Fatal(err)
@@ -103,25 +102,20 @@ func TestWrangler(t *testing.T) {
 	if got := decode[client.Repo](w, "repos", "get", "frozen", ns); !got.ReadOnly || got.Remote == "" {
 		t.Errorf("repos get: %+v", got)
 	}
-	w.must("repos", "get", "app", ns)
 	w.refused("Repository not found", "repos", "get", "nothing", ns)
 
 	spaces := decode[[]client.Namespace](w, "namespaces", "list")
 	if len(spaces) != 1 || spaces[0].Name != "team" || spaces[0].Repos != 60 {
 		t.Errorf("namespaces list: %+v", spaces)
 	}
-	w.must("namespaces", "list")
 	if got := decode[client.Namespace](w, "namespaces", "get", "team"); got.Name != "team" {
 		t.Errorf("namespaces get: %+v", got)
 	}
-	w.must("namespaces", "get", "team")
-	w.refused("Namespace not found", "namespaces", "get", "nothing")
 
 	token := decode[client.NewToken](w, "repos", "issue-token", "app", ns, "--scope", "read", "--ttl", "600")
 	if token.Scope != "read" || token.Plaintext == "" {
 		t.Errorf("repos issue-token: %+v", token)
 	}
-	w.must("repos", "issue-token", "app", ns)
 	w.refused("ttl must be between", "repos", "issue-token", "app", ns, "--ttl", "5")
 	remote := strings.Replace(made.Remote, "://", "://x:"+secret(token.Plaintext)+"@", 1)
 	if out, err := gittest.Git(t.Context(), w.dir, "ls-remote", remote); err != nil || out != "" {
