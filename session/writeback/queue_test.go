@@ -20,7 +20,7 @@ import (
 
 func TestQueue(t *testing.T) {
 	for _, kind := range []string{"path", "http", "ssh"} {
-		for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		for _, f := range formatsOf(kind) {
 			t.Run(fmt.Sprintf("%s/%v", kind, f), func(t *testing.T) {
 				p := newPlace(t, f)
 				to := newTestRemote(t, kind, f, p.Origin.Path)

@@ -2,6 +2,7 @@ package disktest
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -60,18 +61,22 @@ func (f *Faults) Struck() int {
 
 // EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until a run has no failed
 // operation. It does so in four parallel subtests: with the errors ENOSPC and EIO, each with one failing operation and
-// with 1+more consecutive failing operations. With several failing operations, n grows by half of their number. In
-// short mode of the tests, n grows by the parameter short.
+// with 1+more consecutive failing operations. With one failing operation, the odd ones fail with ENOSPC and the even ones
+// with EIO; AFS_EVERY_FAULT=1 in the environment makes each fail with both. With several failing operations, n grows by
+// half of their number. In short mode of the tests, n grows by the parameter short.
 func EveryFault(t *testing.T, more, short int, run func(t *testing.T, f *Faults, errno error)) {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
+	both := os.Getenv("AFS_EVERY_FAULT") != ""
+	for i, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
 		for _, more := range []int{0, more} {
 			t.Run(fmt.Sprintf("%s,%d", unix.ErrnoName(errno), 1+more), func(t *testing.T) {
 				t.Parallel()
-				step := 1 + more/2
+				first, step := 1, 1+more/2
 				if testing.Short() {
 					step = short
+				} else if more == 0 && !both {
+					first, step = 1+i, 2
 				}
-				for n := 1; ; n += step {
+				for n := first; ; n += step {
 					f := &Faults{first: n, last: n + more, err: errno}
 					// A test of its own removes its directories at once: those of all runs would fill a disk.
 					if !t.Run(fmt.Sprint(n), func(t *testing.T) { run(t, f, errno) }) {
