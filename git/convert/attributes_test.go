@@ -74,7 +74,7 @@ func randomAttributes(r *rand.Rand) map[string][]byte {
 
 // TestAttributesLikeGit compares the attributes of paths in generated trees with those that git finds.
 func TestAttributesLikeGit(t *testing.T) {
-	rounds := 250
+	rounds := 120
 	if testing.Short() {
 		rounds = 40
 	}

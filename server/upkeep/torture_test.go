@@ -265,7 +265,7 @@ func TestKilledUpkeep(t *testing.T) {
 	for i := range 2 {
 		actors = append(actors, &actor{rnd: rand.New(rand.NewPCG(uint64(i), 2)), forks: map[string]string{}})
 	}
-	for round := range 8 {
+	for round := range 5 {
 		var b *replicatest.Bed
 		// A process that the victim was starting may hold the lock for a short time.
 		await.Until(t, "the replicas are free", func() (open bool) {

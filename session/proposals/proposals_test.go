@@ -154,7 +154,7 @@ func TestRandomIndependentChanges(t *testing.T) {
 		return g.commit(files)
 	}
 	proven := 0
-	for range 100 {
+	for range 50 {
 		one, two := change(), change()
 		conflicts := g.merge(one, two)
 		if independent(g.changes(one), g.changes(two)) {

@@ -51,7 +51,7 @@ func look(t *testing.T, dir string) State {
 // is equal.
 func TestWorkOnAPlainClone(t *testing.T) {
 	dir, ledger := cloned(t), filepath.Join(t.TempDir(), "ledger")
-	w, err := Start(Options{Dir: dir, Ledger: ledger, Seed: 3, Steps: 60})
+	w, err := Start(Options{Dir: dir, Ledger: ledger, Seed: 3, Steps: 40})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestWorkOnAPlainClone(t *testing.T) {
 		}
 		trees[e.State.Tree] = true
 	}
-	if len(all) != 121 || len(trees) < 20 {
+	if len(all) != 81 || len(trees) < 14 {
 		t.Errorf("got %d lines and %d trees", len(all), len(trees))
 	}
 	last := all[len(all)-1].State
