@@ -29,7 +29,7 @@ const (
 	unpackedDir = "thin" // name of the directory in a replica
 	// maxUnpacked is the maximum total size, in bytes, of the packs of a thin session that is unpacked.
 	maxUnpacked = 1 << 30
-	// unpackTime is the time after which Unpacked unpacks no further sessions; the next call continues.
+	// unpackTime is the time after which Unpacked unpacks no further packs; the next call continues.
 	unpackTime = 3 * time.Second
 	// maxDescription is the maximum size, in bytes, of the description of a container.
 	maxDescription = 16 << 20
@@ -73,9 +73,13 @@ type unpacked struct {
 	turn chan struct{} // semaphore of capacity 1: a goroutine that uses the fields below puts an element into it
 	at   records.Version
 	made *Unpacked // the Unpacked of the version at; nil if it must be created again
+	// failed has the packs that could not be unpacked, by the id of the blob
+	failed map[string]attempts
 }
 
-func newUnpacked() *unpacked { return &unpacked{turn: make(chan struct{}, 1)} }
+func newUnpacked() *unpacked {
+	return &unpacked{turn: make(chan struct{}, 1), failed: map[string]attempts{}}
+}
 
 // Unpacked returns the unpacked form of the replica, which exists until the replica is released. If there are no thin
 // sessions, it is the replica itself. Git verifies all objects. Of the mounted repository, containers have only the
@@ -116,6 +120,9 @@ type unpacking struct {
 	to     string // git directory that is being created
 	packs  map[string]bool
 	bases  []object.ID // base commits of the sessions
+
+	end    time.Time           // time after which no further pack is unpacked
+	failed map[string]attempts // that of unpacked
 }
 
 // unpack unpacks the containers of the replica that are not unpacked yet. complete is false if sessions remain for the
@@ -133,7 +140,8 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 	if err != nil {
 		return made, false, err
 	}
-	w := &unpacking{set: r.set, from: r.Dir, to: filepath.Join(r.Dir, unpackedDir), packs: map[string]bool{}}
+	w := &unpacking{set: r.set, from: r.Dir, to: filepath.Join(r.Dir, unpackedDir), packs: map[string]bool{},
+		end: time.Now().Add(unpackTime), failed: r.entry.unpacked.failed}
 	if w.format, err = object.ParseFormat(r.Repo.ObjectFormat); err != nil {
 		return made, false, err
 	}
@@ -146,15 +154,10 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 	}
 	made = Unpacked{Dir: w.to, Refs: map[string]string{}, Thin: map[string]string{}}
 	complete = true
-	end := time.Now().Add(unpackTime)
 	all := slices.Clone(refs)
 	for _, ref := range refs {
 		name, ok := strings.CutPrefix(ref.Name, thin.Prefix)
 		if !ok || records.SessionOf(ref.Name) != name {
-			continue
-		}
-		if time.Now().After(end) {
-			made.Thin[name], complete = "its container has not been unpacked yet", false
 			continue
 		}
 		d, err := w.session(ctx, name, ref.ID)
@@ -163,6 +166,7 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 		}
 		if err != nil {
 			made.Thin[name] = reason(err)
+			complete = complete && !errors.Is(err, errLater)
 			continue
 		}
 		w.bases = append(w.bases, d.Base.Commits...)
@@ -180,6 +184,9 @@ func (r *Replica) unpack(ctx context.Context) (made Unpacked, complete bool, err
 	}
 	if err := w.shallow(ctx); err != nil {
 		return made, false, err
+	}
+	if complete {
+		w.forget()
 	}
 	return made, complete, w.sweep()
 }
@@ -235,6 +242,9 @@ func (w *unpacking) command(ctx context.Context, dir string, args ...string) git
 
 // session unpacks the container of a session, and returns its description.
 func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d thin.Described, err error) {
+	if time.Now().After(w.end) {
+		return d, errLater
+	}
 	text, err := w.command(ctx, w.from, "cat-file", "blob", tip.String()+":"+thin.ManifestName).output(maxDescription)
 	if err == nil {
 		d, err = thin.Describe(name, w.format, text)
@@ -243,19 +253,22 @@ func (w *unpacking) session(ctx context.Context, name string, tip object.ID) (d 
 		return d, err
 	}
 	d.Packs, d.Bases = distinct(d.Packs), distinct(d.Bases)
-	if err := w.measure(ctx, slices.Concat(d.Packs, d.Bases), maxUnpacked); err != nil {
+	packs := slices.Concat(d.Packs, d.Bases)
+	if err := w.measure(ctx, packs, maxUnpacked); err != nil {
 		return d, err
 	}
-	for _, p := range d.Packs {
-		if err := w.pack(ctx, p); err != nil {
-			return d, fmt.Errorf("unpack container: %w", err)
-		}
+	for _, p := range packs {
+		w.packs[p.ID.String()] = true // all of them, because sweep removes the others even if the loop below ends early
 	}
-	for _, p := range d.Bases {
-		// An error is ignored, because the session can be shown without these objects; only differences from its base
-		// cannot.
-		if err := w.pack(ctx, p, "--fix-thin"); err != nil && ctx.Err() != nil {
-			return d, err
+	for i, p := range packs {
+		var args []string
+		optional := i >= len(d.Packs)
+		if optional {
+			args = []string{"--fix-thin"}
+		}
+		// Without the objects of the base, the session can be shown; only differences from its base cannot.
+		if err := w.pack(ctx, p, args...); err != nil && (!optional || ctx.Err() != nil || errors.Is(err, errLater)) {
+			return d, fmt.Errorf("unpack container: %w", err)
 		}
 	}
 	return d, nil
@@ -271,8 +284,8 @@ func distinct(packs []thin.PackBlob) []thin.PackBlob {
 	})
 }
 
-// measure returns errTooLarge if the packs have more than limit bytes. It measures the blobs, because the sizes in a
-// description are what its author says.
+// measure sets the sizes of the packs, and returns errTooLarge if all have more than limit bytes. It measures the
+// blobs, because the sizes in a description are what its author says.
 func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob, limit int64) error {
 	var ids strings.Builder
 	for _, p := range packs {
@@ -284,15 +297,21 @@ func (w *unpacking) measure(ctx context.Context, packs []thin.PackBlob, limit in
 	if err != nil {
 		return err
 	}
+	lines := strings.SplitAfter(string(text), "\n")
 	var size int64
-	for line := range strings.Lines(string(text)) {
-		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	for i := range packs {
+		packs[i].Size = 0
+		if i >= len(lines) {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(lines[i]), 10, 64)
 		if err != nil {
 			continue // the blob is missing; to unpack it fails
 		}
 		if size += n; n < 0 || size > limit {
 			return errTooLarge
 		}
+		packs[i].Size = n
 	}
 	return nil
 }
@@ -306,28 +325,14 @@ func reason(err error) string {
 	switch {
 	case errors.Is(err, errTooLarge):
 		return "its container is too large to be unpacked"
+	case errors.Is(err, errSlow):
+		return "its container takes too long to be unpacked"
+	case errors.Is(err, errLater):
+		return "its container has not been unpacked yet"
 	case errors.Is(err, thin.ErrNewer):
 		return "its container was written by a newer version"
 	}
 	return "its container is not valid"
-}
-
-// pack stores the pack that is the contents of a blob, unless it is stored already. git verifies each object.
-func (w *unpacking) pack(ctx context.Context, p thin.PackBlob, args ...string) error {
-	id := p.ID.String()
-	w.packs[id] = true
-	done := filepath.Join(w.to, "done", id)
-	if _, err := os.Lstat(done); err == nil {
-		return nil
-	}
-	from := w.command(ctx, w.from, "cat-file", "blob", id)
-	to := w.command(ctx, w.to, append([]string{"index-pack", "--stdin"}, args...)...)
-	hash, err := from.into(to)
-	if err != nil {
-		return errors.Join(err, w.removeTemporary())
-	}
-	hash = strings.TrimSpace(strings.TrimPrefix(hash, "pack\t"))
-	return disk.WriteFileUnsynced(done, []byte(hash), 0o600)
 }
 
 // removeTemporary removes the packs that git has not completed.
