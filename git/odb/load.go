@@ -192,18 +192,24 @@ func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	if len(l.links) == 0 {
 		return typ, bottom.size, nil
 	}
-	l.r.seek(src, l.links[0].data)
-	if err := l.z.start(&l.r); err != nil {
-		return 0, 0, l.fail(off, err)
-	}
-	// A delta begins with the size of its base and the size of its result (gitformat-pack(5)). Both fit into 32 bytes.
-	n, err := io.ReadFull(&l.z, l.peek[:min(l.links[0].size, int64(len(l.peek)))])
-	if err != nil {
-		return 0, 0, l.fail(off, short(err))
-	}
-	_, size, err := readDeltaSizes(&sliceReader{l.peek[:n], 0})
+	size, err := l.resultSize(src, l.links[0])
 	if err != nil {
 		return 0, 0, l.fail(off, err)
 	}
 	return typ, size, nil
+}
+
+// resultSize returns the size in bytes of the object that the delta k makes.
+func (l *loader) resultSize(src source, k link) (int64, error) {
+	l.r.seek(src, k.data)
+	if err := l.z.start(&l.r); err != nil {
+		return 0, err
+	}
+	// A delta begins with the size of its base and the size of its result (gitformat-pack(5)). Both fit into 32 bytes.
+	n, err := io.ReadFull(&l.z, l.peek[:min(k.size, int64(len(l.peek)))])
+	if err != nil {
+		return 0, short(err)
+	}
+	_, size, err := readDeltaSizes(&sliceReader{l.peek[:n], 0})
+	return size, err
 }

@@ -70,8 +70,8 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	}
 	large := p.tooLarge(ctx)
 	for i, u := range updates {
-		if results[i] = p.check(ctx, u, state); results[i] == nil && !u.Removes() {
-			results[i] = large
+		if results[i] = large; large == nil || u.Removes() {
+			results[i] = p.check(ctx, u, state)
 		}
 	}
 	verdict, err := gate.Check(ctx, gate.Push{

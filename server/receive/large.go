@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/artifactfs/artifactfs/git/object"
@@ -17,6 +16,11 @@ const (
 	maxCommit = 1 << 20 // maximum size of a commit or tag
 	maxTree   = 16 << 20
 )
+
+// maxDepth is the maximum number of deltas from which an object is made. It is the longest chain that git writes
+// (pack-objects.c). Each read of an object follows its chain, so many objects at the end of a longer one would keep a
+// processor busy for hours.
+const maxDepth = 4095
 
 // Large is the error of an object that is too large.
 type Large struct {
@@ -33,7 +37,18 @@ func (l Large) Error() string {
 	return fmt.Sprintf("%s %s has %d bytes, and can have %d", l.Type, l.ID, l.Size, limit)
 }
 
-// tooLarge returns an error if the pushed pack contains a commit, tag or tree that is too large.
+// Deep is the error of an object that is made from too many deltas.
+type Deep struct {
+	ID    object.ID
+	Depth int
+}
+
+func (d Deep) Error() string {
+	return fmt.Sprintf("object %s is made from %d deltas, and can be made from %d: repack with a lower depth", d.ID,
+		d.Depth, maxDepth)
+}
+
+// tooLarge returns an error if the pushed pack contains an object that is too large, or made from too many deltas.
 func (p *Push) tooLarge(ctx context.Context) error {
 	added, err := p.copy.Added()
 	if err == nil {
@@ -42,48 +57,42 @@ func (p *Push) tooLarge(ctx context.Context) error {
 	if large := (Large{}); errors.As(err, &large) {
 		return large
 	}
+	if deep := (Deep{}); errors.As(err, &deep) {
+		return deep
+	}
 	return p.failIf(err)
 }
 
-// CheckSizes returns an error of type Large if one of the packs with the given hashes in a directory of objects
-// contains a commit, tag or tree that is too large.
+// CheckSizes returns an error of type Large or Deep if one of the packs with the given hashes in a directory of objects
+// contains a commit, tag or tree that is too large, or an object that is made from too many deltas.
 func CheckSizes(ctx context.Context, objects, format string, hashes []string) error {
-	if len(hashes) == 0 {
-		return nil
-	}
 	f, err := object.ParseFormat(format)
 	if err != nil {
 		return err
 	}
-	packs, err := odb.Open(objects, f)
-	if err != nil {
-		return err
-	}
-	defer packs.Close()
 	for _, hash := range hashes {
-		text, err := os.ReadFile(filepath.Join(objects, "pack", "pack-"+hash+".idx"))
+		var refused error
+		err := odb.StatPack(ctx, filepath.Join(objects, "pack", "pack-"+hash), f, func(o odb.ObjectStat) error {
+			refused = checkSize(o)
+			return refused
+		})
+		if refused != nil {
+			return refused
+		}
 		if err != nil {
 			return err
 		}
-		index, err := odb.ParseIndex(text, f)
-		if err != nil {
-			return err
-		}
-		for i := range index.Len() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			id, err := index.ID(i)
-			if err != nil {
-				return err
-			}
-			switch t, size, err := packs.Size(id); {
-			case err != nil:
-				return err
-			case (t == object.Commit || t == object.Tag) && size > maxCommit, t == object.Tree && size > maxTree:
-				return Large{t, id, size}
-			}
-		}
+	}
+	return nil
+}
+
+func checkSize(o odb.ObjectStat) error {
+	commit := o.Type == object.Commit || o.Type == object.Tag
+	switch {
+	case commit && o.Size > maxCommit, o.Type == object.Tree && o.Size > maxTree:
+		return Large{o.Type, o.ID, o.Size}
+	case o.Depth > maxDepth:
+		return Deep{o.ID, o.Depth}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/pktline"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -89,6 +90,19 @@ func TestConverse(t *testing.T) {
 		})
 		if err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestCheckSize(t *testing.T) {
+	for o, refused := range map[odb.ObjectStat]bool{
+		{Type: object.Commit, Size: maxCommit}: false, {Type: object.Commit, Size: maxCommit + 1}: true,
+		{Type: object.Tag, Size: maxCommit + 1}: true, {Type: object.Tree, Size: maxTree}: false,
+		{Type: object.Tree, Size: maxTree + 1}: true, {Type: object.Blob, Size: 1 << 40}: false,
+		{Type: object.Blob, Depth: maxDepth}: false, {Type: object.Blob, Depth: maxDepth + 1}: true,
+	} {
+		if err := checkSize(o); (err != nil) != refused {
+			t.Errorf("%s of %d bytes with %d deltas: got %v, want refused: %t", o.Type, o.Size, o.Depth, err, refused)
 		}
 	}
 }
