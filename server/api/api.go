@@ -100,6 +100,7 @@ type API struct {
 	routes  []*route
 	reading *places.Places // places for requests that read from a git directory
 	large   *places.Places // places for requests that send large files
+	bodies  *places.Bodies // places for requests with large bodies
 	pool    read.Pool
 	merges  comparing.Merges
 }
@@ -112,6 +113,7 @@ func New(o Options) *API {
 		o.Now = time.Now
 	}
 	return &API{o: o, routes: routes(), pool: read.Pool{Memory: o.Memory},
+		bodies: places.NewBodies(o.Memory, answerTime),
 		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime,
 			Memory: o.Memory,
 			Class:  places.Reads}),

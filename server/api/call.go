@@ -35,6 +35,7 @@ type call struct {
 	token  records.Token
 	of     records.Repo // repository in the path; set for routes whose field repo is true
 
+	leave    func() // gives back the place of the body; nil: there is none
 	status   int    // HTTP status of the answer; 0 until it is sent
 	recorded bool   // whether the transaction of the change has written the audit entry
 	detail   string // reason why an act was refused, for the audit entry
@@ -53,6 +54,11 @@ type answer struct {
 // path has none.
 func (c *call) serve(id string) {
 	defer c.note()
+	defer func() {
+		if c.leave != nil {
+			c.leave()
+		}
+	}()
 	err := c.authorize(id)
 	if err == nil {
 		err = c.route.handle(c)

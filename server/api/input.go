@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/artifactfs/artifactfs/server/places"
 )
 
 // maxBody is the maximum size of the body of a request in bytes.
@@ -26,8 +28,13 @@ type fields struct {
 	fault *Fault
 }
 
-// body reads the body of the request as a JSON object. An empty body counts as an object without fields.
-func (c *call) body() (*fields, error) {
+// body reads the body of the request as a JSON object. An empty body counts as an object without fields. A large body
+// has a place until the end of the request, because its fields stay in memory.
+func (c *call) body() (_ *fields, err error) {
+	if c.leave, err = c.a.bodies.Enter(c.r.Context(), c.r.ContentLength,
+		places.Of(c.params["namespace"], c.of.ID, c.token.ID)...); err != nil {
+		return nil, err
+	}
 	control := http.NewResponseController(c.w)
 	// an error is ignored, because the writers of tests have no deadlines
 	_ = control.SetReadDeadline(time.Now().Add(patience))

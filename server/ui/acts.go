@@ -282,7 +282,7 @@ func (v *visit) setMessage(text string) {
 // said returns the message about the last act, and removes it. For a part of a page, it returns "".
 func (v *visit) said() string {
 	c, err := v.r.Cookie(v.saidCookie())
-	if err != nil || v.r.FormValue("part") != "" || v.r.Method != http.MethodGet {
+	if err != nil || v.r.Method != http.MethodGet || v.r.FormValue("part") != "" {
 		return ""
 	}
 	v.setMessage("")

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -15,6 +16,8 @@ const (
 	signInPath  = assetDir + "sign-in"
 	signOutPath = assetDir + "sign-out"
 	maxForm     = 8 << 10 // maximum size, in bytes, of a form with a token
+	// formTime is the time that a client has to send a form.
+	formTime = 10 * time.Second
 )
 
 // secure reports whether browsers reach the server by https.
@@ -75,10 +78,10 @@ func ownPath(text string) string {
 	return to.RequestURI()
 }
 
-// form reads a form of up to limit bytes that a page of this server has submitted. It refuses forms of other sites, so
-// that another site can neither act with the token of the user, nor sign the user in with another token, nor sign the
-// user out.
-func (v *visit) form(limit int64) error {
+// ownForm returns an error unless a page of this server has submitted the form of the request. It refuses forms of
+// other sites, so that another site can neither act with the token of the user, nor sign the user in with another
+// token, nor sign the user out.
+func (v *visit) ownForm() error {
 	if v.r.Method != http.MethodPost {
 		v.w.Header().Set("Allow", "POST")
 		return &Problem{http.StatusMethodNotAllowed, "Not allowed", "This path only receives forms."}
@@ -86,10 +89,22 @@ func (v *visit) form(limit int64) error {
 	if err := v.u.origins.Check(v.r); err != nil {
 		return &Problem{http.StatusForbidden, "Refused", "The form was sent by a page of another site."}
 	}
+	return nil
+}
+
+// form reads a form of up to limit bytes that a page of this server has submitted.
+func (v *visit) form(limit int64) error {
+	if err := v.ownForm(); err != nil {
+		return err
+	}
+	control := http.NewResponseController(v.w)
+	// errors are ignored, because the writers of tests have no deadlines
+	_ = control.SetReadDeadline(time.Now().Add(formTime))
 	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, limit)
 	if err := v.r.ParseForm(); err != nil {
 		return &Problem{http.StatusBadRequest, "Invalid form", "The form is too large or invalid."}
 	}
+	_ = control.SetReadDeadline(time.Time{}) // remove the deadline, which would otherwise cancel the request
 	return nil
 }
 

@@ -103,6 +103,7 @@ type UI struct {
 	assets  map[string]asset // assets by path
 	paths   map[string]string
 	reading *places.Places
+	bodies  *places.Bodies
 	pool    read.Pool
 	merges  comparing.Merges
 	origins *http.CrossOriginProtection
@@ -119,6 +120,7 @@ func New(o Options) (*UI, error) {
 		o.Now = time.Now
 	}
 	u := &UI{o: o, pool: read.Pool{Memory: o.Memory}, origins: http.NewCrossOriginProtection(),
+		bodies: places.NewBodies(o.Memory, answerTime),
 		reading: places.New(places.Options{Most: readers, MostOf: places.PartsOfReads(readers), Patience: answerTime,
 			Memory: o.Memory,
 			Class:  places.Reads})}

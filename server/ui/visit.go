@@ -88,19 +88,24 @@ func (v *visit) route() error {
 	ctx, cancel := context.WithTimeout(v.r.Context(), answerTime)
 	defer cancel()
 	v.r = v.r.WithContext(ctx)
+	if v.r.Method != http.MethodPost {
+		// FormValue would read a body of several parts for any method, and store large parts in files that stay.
+		v.r.Body = http.NoBody
+	}
 	switch {
 	case v.r.URL.Path == signInPath:
 		return v.signIn()
 	case v.r.URL.Path == signOutPath:
 		return v.signOut()
 	case v.r.Method == http.MethodPost:
-		if err := v.form(maxAct); err != nil {
+		if err := v.ownForm(); err != nil {
 			return err
 		}
 	case v.r.Method != http.MethodGet && v.r.Method != http.MethodHead:
 		return v.notAllowed()
 	}
 	if err := v.identify(ctx); err != nil {
+		v.r.Body = http.NoBody // the form is not read, not even by the page that asks for a token
 		return err
 	}
 	post := v.r.Method == http.MethodPost
@@ -123,6 +128,16 @@ func (v *visit) route() error {
 	p, err := v.open(ctx, parts[0], parts[1])
 	if err != nil {
 		return err
+	}
+	if post {
+		leave, err := v.u.bodies.Enter(ctx, v.r.ContentLength, p.shares()...)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		if err := v.form(maxAct); err != nil {
+			return err
+		}
 	}
 	if len(parts) == 5 && parts[2] == "s" {
 		a, err := p.onSession(ctx, parts[3])
@@ -388,9 +403,12 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 	return &place{visit: v, repo: r, path: Prefix + r.Namespace + "/" + r.Name}, nil
 }
 
+// shares returns the shares of places that the visit uses.
+func (p *place) shares() []places.Share { return places.Of(p.repo.Namespace, p.repo.ID, p.token.ID) }
+
 // read calls the function do, which reads from the git directory of the repository.
 func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
-	at, err := p.u.reading.Enter(ctx, places.Large, places.Of(p.repo.Namespace, p.repo.ID, p.token.ID)...)
+	at, err := p.u.reading.Enter(ctx, places.Large, p.shares()...)
 	if err != nil {
 		return err
 	}
