@@ -76,16 +76,17 @@ func compareProposals(c *call) error {
 		return err
 	}
 	return look(c, func(ctx context.Context) error {
-		all, err := c.a.o.Records.Repos.Refs(ctx, c.of.ID)
-		if err != nil {
-			return err
-		}
-		refs := make(map[string]string, len(all))
-		for _, ref := range all {
-			refs[ref.Name] = ref.ID
-		}
 		var made *comparing.Comparison
-		err = use(ctx, c, c.of, func(dir *replica.Replica, g gitread.Repo) error {
+		err := use(ctx, c, c.of, func(dir *replica.Replica, g gitread.Repo) error {
+			// The refs are read when the request has its place, because there can be many, and it may wait for a minute.
+			all, err := c.a.o.Records.Repos.Refs(ctx, c.of.ID)
+			if err != nil {
+				return err
+			}
+			refs := make(map[string]string, len(all))
+			for _, ref := range all {
+				refs[ref.Name] = ref.ID
+			}
 			from, err := dir.Unpacked(ctx)
 			if err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session"
@@ -95,19 +96,17 @@ func (v *visit) by() review.By { return review.By{Token: v.token, Cause: v.cause
 type acting struct {
 	*place
 	name string // name of the session
-	refs map[string]string
 }
 
-// onSession returns an acting for a session of the repository.
-func (p *place) onSession(ctx context.Context, name string) (*acting, error) {
-	refs, err := p.refs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
-		return nil, missing("The repository has no session with this name.")
-	}
-	return &acting{p, name, refs}, nil
+// look calls the function do like readRefs, if the repository has the session. The refs must not be used afterwards,
+// because an act waits for other places.
+func (a *acting) look(ctx context.Context, do func(gitread.Repo, map[string]string) error) error {
+	return a.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
+		if err := hasSession(refs, a.name); err != nil {
+			return err
+		}
+		return do(g, refs)
+	})
 }
 
 // act handles a form that was submitted for a session. The path of the URL is that of the session, followed by the name
@@ -125,6 +124,11 @@ func (a *acting) act(ctx context.Context, form string) error {
 	}
 	if a.u.o.Acts == nil {
 		return &Problem{http.StatusForbidden, "Refused", "This page only reads."}
+	}
+	if form != "merge" { // which looks at more
+		if err := a.look(ctx, func(gitread.Repo, map[string]string) error { return nil }); err != nil {
+			return err
+		}
 	}
 	said, to, err := do(ctx)
 	var refused *review.Problem

@@ -118,10 +118,8 @@ func (p *place) comparePoints(ctx context.Context) error {
 	}
 	page := comparePage{frame: p.frame("Compare "+number(len(names), "proposal", "proposals"), p.within()...)}
 	c := &comparison{place: p}
-	err = p.read(ctx, func(g gitread.Repo) (err error) {
-		if c.refs, err = p.refs(ctx); err != nil {
-			return err
-		}
+	err = p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) (err error) {
+		c.refs = refs
 		from := comparing.Source{Git: g, Refs: c.refs, Thin: p.thin, Merges: &p.u.merges, Now: p.u.o.Now()}
 		c.Comparison, err = from.Compare(ctx, names)
 		return p.comparisonProblem(err)

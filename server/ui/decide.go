@@ -43,7 +43,7 @@ type confirmPage struct {
 
 // ask answers a request for the page on which the user confirms an act. form is the name of the form.
 func (a *acting) ask(ctx context.Context, form string) error {
-	page := confirmPage{Do: a.doing(a.refs, a.name), Form: form, Back: a.sessionPath(a.name)}
+	page := confirmPage{Form: form, Back: a.sessionPath(a.name)}
 	above := append(a.within(), crumb{a.name, page.Back})
 	switch form {
 	case "merge":
@@ -58,9 +58,6 @@ func (a *acting) ask(ctx context.Context, form string) error {
 			verb = "Promote "
 		}
 		page.frame = a.frame(verb+a.name+" to "+page.Branch, above...)
-		if err := a.askMerge(ctx, &page); err != nil {
-			return err
-		}
 	case "state":
 		page.To = session.LifeState(a.r.FormValue("to"))
 		verb, known := lifeVerbs[page.To]
@@ -74,6 +71,15 @@ func (a *acting) ask(ctx context.Context, form string) error {
 	default:
 		return missing("There is no such page.")
 	}
+	err := a.look(ctx, func(g gitread.Repo, refs map[string]string) error {
+		if page.Do = a.doing(refs, a.name); form == "merge" {
+			return a.askMerge(ctx, g, refs, &page)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	return a.send(http.StatusOK, "confirm.html", page)
 }
 
@@ -82,36 +88,34 @@ var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Ar
 	session.Open: "Reopen"}
 
 // askMerge adds the data of a merge to the page on which it is confirmed.
-func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
-	page.Tip = a.refs["refs/heads/"+page.Branch]
+func (a *acting) askMerge(ctx context.Context, g gitread.Repo, refs map[string]string, page *confirmPage) error {
+	page.Tip = refs["refs/heads/"+page.Branch]
 	link := sessionlink.Link{Remote: a.remote(), Session: a.name}
 	page.OtherCommands =
 		[]command{{"Promote", "artifactfs session promote " + control.ShellWord(link.String()) + " --to URL:BRANCH"}}
-	return a.read(ctx, func(g gitread.Repo) error {
-		all, err := g.Newest(ctx, a.refs)
-		if err != nil {
-			return err
-		}
-		page.Newest, page.NewestID = all[a.name].Commit, all[a.name].ID
-		if page.Tip != "" && page.Newest != "" {
-			page.Diff = a.path + "/diff" + query("a", page.Branch, "b", a.name+"@"+page.NewestID)
-		}
-		policy, err := policyOf(ctx, g, a.refs)
-		if err != nil {
-			return err
-		}
-		var panel reviewPanel
-		panel.addRules(policy, []string{"refs/heads/" + page.Branch}, "")
-		page.Rules, page.Policy = panel.Rules, panel.Policy
-		return nil
-	})
+	all, err := g.Newest(ctx, refs)
+	if err != nil {
+		return err
+	}
+	page.Newest, page.NewestID = all[a.name].Commit, all[a.name].ID
+	if page.Tip != "" && page.Newest != "" {
+		page.Diff = a.path + "/diff" + query("a", page.Branch, "b", a.name+"@"+page.NewestID)
+	}
+	policy, err := policyOf(ctx, g, refs)
+	if err != nil {
+		return err
+	}
+	var panel reviewPanel
+	panel.addRules(policy, []string{"refs/heads/" + page.Branch}, "")
+	page.Rules, page.Policy = panel.Rules, panel.Policy
+	return nil
 }
 
 // merge merges the newest checkpoint of the session, if it is still the one that the user has seen.
 func (a *acting) merge(ctx context.Context) (said, to string, err error) {
 	f := a.r.PostForm
-	err = a.read(ctx, func(g gitread.Repo) error {
-		newest, err := g.Checkpoint(ctx, a.refs, a.name, "@")
+	err = a.look(ctx, func(g gitread.Repo, refs map[string]string) error {
+		newest, err := g.Checkpoint(ctx, refs, a.name, "@")
 		if err == nil && newest != f.Get("seen") || errors.Is(err, read.ErrNotFound) {
 			err = &review.Problem{Kind: review.Conflict,
 				Text: "The session has another newest checkpoint than the one that the page has shown. Look again."}

@@ -88,12 +88,9 @@ func (p *place) diff(ctx context.Context) error {
 	page := diffPageData{frame: p.frame("Difference", p.within()...), Path: p.path, A: shown(a), B: shown(b), First: first}
 	var d read.Diff
 	of := "" // name of the session whose threads are shown
-	err = p.read(ctx, func(g gitread.Repo) error {
-		refs, err := p.refs(ctx)
-		if err != nil {
-			return err
-		}
+	err = p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
 		of = p.sessionOf(refs, b, a)
+		var err error
 		if page.Base, err = p.point(ctx, g, refs, a); err != nil {
 			return err
 		}
@@ -168,11 +165,7 @@ func (p *place) fileDiff(ctx context.Context) error {
 	}
 	above := crumb{"Difference", p.path + "/diff" + query("a", a, "b", b, "s", p.r.FormValue("s"))}
 	page := filePage{frame: p.frame(path.Base(name), append(p.within(), above)...), Path: shown(name), OldPath: shown(old)}
-	refs, err := p.refs(ctx)
-	if err != nil {
-		return err
-	}
-	err = p.read(ctx, func(g gitread.Repo) error {
+	err := p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
 		var sides [2]read.Content
 		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c read.Content) { sides[i] = c })
 		if err != nil {

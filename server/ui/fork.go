@@ -79,9 +79,9 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 	}
 	checkpoint := a.r.PostForm.Get("at")
 	var metas []*session.Meta
-	err := a.read(ctx, func(g gitread.Repo) (err error) {
-		if _, err = g.Checkpoint(ctx, a.refs, a.name, checkpoint); err == nil {
-			metas, err = g.Metas(ctx, a.refs, []string{a.name})
+	err := a.look(ctx, func(g gitread.Repo, refs map[string]string) (err error) {
+		if _, err = g.Checkpoint(ctx, refs, a.name, checkpoint); err == nil {
+			metas, err = g.Metas(ctx, refs, []string{a.name})
 		}
 		return err
 	})

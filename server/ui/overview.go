@@ -47,24 +47,20 @@ type branchRow struct {
 
 // overview shows the sessions and the branches of a repository.
 func (p *place) overview(ctx context.Context) error {
-	refs, err := p.refs(ctx)
-	if err != nil {
-		return err
-	}
 	page := overviewPage{frame: p.frame(p.repo.Name, p.above()...), Repo: p.repo, Path: p.path}
 	page.Repo.Description = shown(page.Repo.Description)
 	if remote := p.remote(); remote != "" {
 		page.Commands = []command{{"Mount", "artifactfs mount " + control.ShellWord(remote) + " DIR"},
 			{"Clone", "git clone " + control.ShellWord(remote)}}
 	}
-	p.branches(refs, &page)
 	first, err := strconv.Atoi(cmp.Or(p.r.FormValue("from"), "0"))
 	if err != nil || first < 0 {
 		return missing("The list has no such page.")
 	}
-	list := &sessionList{place: p, refs: refs}
-	err = p.read(ctx, func(g gitread.Repo) error {
-		list.g = g
+	list := &sessionList{place: p}
+	err = p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
+		p.branches(refs, &page)
+		list.g, list.refs = g, refs
 		return list.load(ctx, first)
 	})
 	if err != nil {

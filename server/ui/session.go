@@ -66,15 +66,11 @@ const lacksObjects = "The repository does not have all objects of this differenc
 
 // session shows the timeline of a session.
 func (p *place) session(ctx context.Context, name string) error {
-	refs, err := p.refs(ctx)
-	if err != nil {
-		return err
-	}
-	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
-		return missing("The repository has no session with this name.")
-	}
 	page := sessionPage{frame: p.frame(name, p.within()...), Name: name, Path: p.sessionPath(name)}
-	err = p.read(ctx, func(g gitread.Repo) error {
+	err := p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
+		if err := hasSession(refs, name); err != nil {
+			return err
+		}
 		x, err := loadAxis(ctx, g, refs, name)
 		if err != nil {
 			return err
@@ -129,6 +125,14 @@ func (p *place) session(ctx context.Context, name string) error {
 			"artifactfs session log " + name + " --session-remote " + control.ShellWord(p.remote())})
 	}
 	return p.send(http.StatusOK, "session.html", page)
+}
+
+// hasSession returns an error unless there is a session with this name.
+func hasSession(refs map[string]string, name string) error {
+	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
+		return missing("The repository has no session with this name.")
+	}
+	return nil
 }
 
 // isThin reports whether the repository does not have the base of a session (package session/thin).

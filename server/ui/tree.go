@@ -56,11 +56,7 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 			page.Steps = append(page.Steps, crumb{shown(parts[i]), p.treePath(point, strings.Join(parts[:i+1], "/"))})
 		}
 	}
-	err := p.read(ctx, func(g gitread.Repo) error {
-		refs, err := p.refs(ctx)
-		if err != nil {
-			return err
-		}
+	err := p.readRefs(ctx, func(g gitread.Repo, refs map[string]string) error {
 		commit, err := p.point(ctx, g, refs, point)
 		if err != nil {
 			return err

@@ -140,10 +140,7 @@ func (v *visit) route() error {
 		}
 	}
 	if len(parts) == 5 && parts[2] == "s" {
-		a, err := p.onSession(ctx, parts[3])
-		if err != nil {
-			return err
-		}
+		a := &acting{p, parts[3]}
 		if post {
 			return a.act(ctx, parts[4])
 		}
@@ -429,6 +426,18 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 		return context.Cause(ctx) // return the cause, because the end of ctx has killed git
 	}
 	return err
+}
+
+// readRefs calls the function do like read, with the refs of the repository. They are read when the visit has its
+// place, because a repository can have many, and the visit may wait.
+func (p *place) readRefs(ctx context.Context, do func(gitread.Repo, map[string]string) error) error {
+	return p.read(ctx, func(g gitread.Repo) error {
+		refs, err := p.refs(ctx)
+		if err != nil {
+			return err
+		}
+		return do(g, refs)
+	})
 }
 
 // refs returns the refs of the repository by name, including those that thin sessions have in their containers.
