@@ -111,6 +111,7 @@ type Server struct {
 	git        gitcmd.Confined
 	receiver   *receive.Receiver
 	slots      *places.Places
+	heads      *places.Places // for fetches whose beginning is being read, or waits for one of slots
 	offers     offers
 	processors int
 	notes      *notes
@@ -131,10 +132,16 @@ func New(o Options, processors int) (*Server, error) {
 		MostOf: map[places.Kind]int{places.OfRepo: s.limits.OfRepo, places.OfToken: s.limits.OfToken,
 			places.OfNamespace: s.limits.OfNamespace},
 		Memory: o.Memory, Class: places.Transfers})
+	heads := max(s.limits.Waiting/4, leastHeads)
+	s.heads = places.New(places.Options{Most: heads, MostOf: places.Parts(heads), Waiting: s.limits.Waiting,
+		Patience: s.limits.Patience})
 	s.processors = processors
 	s.notes = newNotes(o.Records.Events, o.Log)
 	return s, nil
 }
+
+// leastHeads is the least number of places for the beginnings of fetches.
+const leastHeads = 64
 
 // Close writes the events of fetches that were not written yet. The caller must have ended all requests.
 func (s *Server) Close() { s.notes.close() }

@@ -51,7 +51,12 @@ func (s *Server) unlimited(ctx context.Context, args ...string) *exec.Cmd {
 
 // place waits for a place for git and returns it.
 func (e *exchange) place(ctx context.Context, size places.Size) (*places.Place, error) {
-	return e.s.slots.Enter(ctx, size, places.Of(e.repo.Namespace, e.repo.ID, e.token.ID)...)
+	return e.s.slots.Enter(ctx, size, e.shares()...)
+}
+
+// shares returns the shares of places that the request uses.
+func (e *exchange) shares() []places.Share {
+	return places.Of(e.repo.Namespace, e.repo.ID, e.token.ID)
 }
 
 // mostThreads is the maximum number of threads of a git command, because each may need pack.windowMemory.
@@ -194,22 +199,36 @@ func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
 // of a fetch.
 const maxHead = 64 << 10
 
+// readHead reads the first maxHead bytes of a fetch. Its memory grows with what arrives, because a client can begin
+// many requests and send nothing. The reader returns the error of a body that ends too early again.
+func readHead(in io.Reader) ([]byte, error) {
+	head, err := io.ReadAll(io.LimitReader(in, maxHead))
+	if err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return head, err
+}
+
 // fetch answers the requests of a fetch after the first one.
 func (e *exchange) fetch(ctx context.Context) error {
+	begun, err := e.s.heads.Enter(ctx, places.Small, e.shares()...)
+	if err != nil {
+		return err
+	}
+	defer begun.Release()
 	in, err := e.newInput(e.s.limits.Fetch)
 	if err != nil {
 		return err
 	}
 	defer in.settle(e.w.Header())
 	defer context.AfterFunc(ctx, in.unblock)()
-	head := make([]byte, maxHead)
-	n, err := io.ReadFull(in, head)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+	head, err := readHead(in)
+	if err != nil {
 		return because(ctx, err)
 	}
-	head = head[:n]
 	in.due, in.pace = time.Time{}, e.s.limits.newPace()
 	place, err := e.place(ctx, places.Large)
+	begun.Release()
 	if err != nil {
 		return err
 	}

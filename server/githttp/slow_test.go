@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/artifactfs/artifactfs/integration/harness/await"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -92,6 +94,45 @@ func TestSlowCommands(t *testing.T) {
 		t.Errorf("refs after pushes that failed: %v", refs)
 	}
 }
+
+// TestSlowHeads checks that the server reads the beginnings of few fetches of one token at a time, that other tokens do
+// not wait for them, and that a fetch that has begun needs no memory for what has not arrived.
+func TestSlowHeads(t *testing.T) {
+	w := newWorld(t, Limits{Idle: time.Hour, Head: time.Hour})
+	repo, _ := w.repo("r", "sha1")
+	w.git.heads = places.New(places.Options{Most: 2, MostOf: map[places.Kind]int{places.OfToken: 1}})
+	record, token := w.token(records.Token{RepoID: repo.ID})
+	_, other := w.token(records.Token{RepoID: repo.ID})
+	slow := w.startSlowRequest(uploadPack, token, "0011command=fetch")
+	fetch := func(token string) int {
+		status, _, _ := w.get("POST", "/git/ns/r.git/git-upload-pack", "Bearer "+token, []byte("0000"), "Content-Type",
+			"application/x-git-upload-pack-request")
+		return status
+	}
+	if got := fetch(token); got != http.StatusServiceUnavailable {
+		t.Errorf("second fetch of a token: got %d, want %d", got, http.StatusServiceUnavailable)
+	}
+	if got := fetch(other); got != http.StatusOK {
+		t.Errorf("fetch of another token: got %d, want %d", got, http.StatusOK)
+	}
+	if err := w.guard.Revoke(t.Context(), record.ID, nil, records.Cause{}); err != nil {
+		t.Fatal(err)
+	}
+	await.Receive(t, slow)
+	await.Until(t, "the place is free", func() bool { return w.git.heads.Running() == 0 })
+	head, err := readHead(io.MultiReader(strings.NewReader("text"), failing{io.ErrUnexpectedEOF}))
+	if err != nil || string(head) != "text" || cap(head) > 1<<10 {
+		t.Errorf("beginning of a fetch: got %q with room for %d bytes, %v", head, cap(head), err)
+	}
+	if head, err := readHead(strings.NewReader(strings.Repeat("x", 2*maxHead))); err != nil || len(head) != maxHead {
+		t.Errorf("beginning of a long fetch: got %d bytes, %v, want %d", len(head), err, maxHead)
+	}
+}
+
+// failing fails with an error.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // TestSlowTransfers checks that a client that is slower than the minimum rate is disconnected, even if it is never
 // silent for longer than Idle.
