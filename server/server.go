@@ -273,7 +273,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.closeLater(rest.Close)
 	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces,
 		Archives: s.db.Archives,
-		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Memory: s.memory, Log: s.log})
+		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Quotas: s.quotas, Memory: s.memory, Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 // Limits are the quotas of each namespace. Zero means no limit.
 type Limits struct {
 	records.Amounts
-	Requests int64 // to the REST API and of git in a minute
+	Requests int64 // to the REST API and the page, and of git, in a minute
 }
 
 // Exceeded is the error of what would exceed a quota.

@@ -185,6 +185,9 @@ func (v *visit) namespace(ctx context.Context, name string) error {
 	if _, err := v.u.o.Guard.Admin(ctx, v.asRequest(), name, records.ReadScope); err != nil {
 		return err
 	}
+	if err := v.u.o.Quotas.Request(name); err != nil {
+		return err
+	}
 	n, err := v.u.o.Namespaces.Get(ctx, name)
 	if err != nil {
 		return err

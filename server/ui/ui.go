@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/git/read"
 	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -90,6 +91,7 @@ type Options struct {
 	Guard      Guard
 	Meter      Meter
 	Acts       Acts           // makes the acts of users; nil: the page is read-only
+	Quotas     *quota.Keeper  // counts the requests of namespaces; nil: there are no quotas
 	Memory     *places.Memory // memory of all git processes together; nil: no limit
 	Log        *zap.Logger
 	Now        func() time.Time // returns the present time; nil stands for time.Now

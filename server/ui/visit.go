@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
@@ -312,8 +313,11 @@ func (v *visit) fail(err error) {
 		if log {
 			v.u.o.Log.Error("could not show a page", zap.String("path", v.r.URL.Path), zap.Error(err))
 		}
-		if p.Status == http.StatusServiceUnavailable {
+		switch p.Status {
+		case http.StatusServiceUnavailable:
 			v.w.Header().Set("Retry-After", "1")
+		case http.StatusTooManyRequests:
+			v.w.Header().Set("Retry-After", "60")
 		}
 		err = v.send(p.Status, "problem.html", problemPage{v.frame(p.Title), p.Text})
 	}
@@ -326,9 +330,12 @@ func (v *visit) fail(err error) {
 // server, and must be logged.
 func problemOf(err error) (p *Problem, log bool) {
 	var own *Problem
+	var over quota.Exceeded
 	switch {
 	case errors.As(err, &own):
 		return own, false
+	case errors.As(err, &over):
+		return &Problem{over.Status(), "Over the quota", over.Error() + "."}, false
 	case errors.Is(err, records.ErrNotFound), errors.Is(err, read.ErrNotFound):
 		return &Problem{http.StatusNotFound, "Not found", "This does not exist in the repository."}, false
 	case errors.Is(err, gitread.ErrCheckpointName), errors.Is(err, gitread.ErrAmbiguous):
@@ -392,6 +399,9 @@ func (v *visit) open(ctx context.Context, namespace, name string) (*place, error
 	}
 	if none {
 		return nil, access.ErrInvalid // the answer is the same as for a token of another repository
+	}
+	if err := v.u.o.Quotas.Request(r.Namespace); err != nil {
+		return nil, err
 	}
 	if r.Status != records.Ready {
 		return nil, &Problem{http.StatusConflict, "Not ready",
