@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/quota"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -35,5 +36,26 @@ func TestQuotas(t *testing.T) {
 		if got.status != step.status || !strings.Contains(got.body, step.text) {
 			t.Errorf("%s %s: got %d %s, want %d %s", step.method, step.path, got.status, got.body, step.status, step.text)
 		}
+	}
+}
+
+// TestQuotaOfForks checks that the refs of a fork that gets all refs of its parent count.
+func TestQuotaOfForks(t *testing.T) {
+	w := newWorld(t, func(o *api.Options) {
+		o.Quotas = quota.New(o.Records, quota.Limits{Amounts: records.Amounts{Refs: 1}})
+	})
+	base := "/client/v4/accounts/" + account + "/artifacts/namespaces/ns/repos"
+	w.do(t, w.admin, http.MethodPost, base, `{"name":"one"}`)
+	dir := t.TempDir()
+	gittest.Must(t, dir, "init", "-q", "--bare", "-b", "main")
+	commit := gittest.Must(t, dir, "-c", "user.name=a", "-c", "user.email=b", "commit-tree", "-m", "c",
+		gittest.Must(t, dir, "mktree"))
+	for _, branch := range []string{"main", "other"} {
+		gittest.Must(t, dir, "update-ref", "refs/heads/"+branch, commit)
+	}
+	w.fill(t, "ns", "one", dir)
+	got := w.do(t, w.admin, http.MethodPost, base+"/one/fork", `{"name":"two"}`)
+	if got.status != http.StatusForbidden || !strings.Contains(got.body, "its quota of 1 refs") {
+		t.Errorf("fork of two refs: got %d %s", got.status, got.body)
 	}
 }

@@ -89,7 +89,14 @@ func (c *call) create(n records.Creation,
 	case !errors.Is(err, records.ErrNotFound):
 		return n.Repo, newRepo{}, err
 	}
-	if err := c.a.o.Quotas.Add(ctx, r.Namespace, records.Amounts{Repos: 1, Refs: int64(len(n.Refs))}); err != nil {
+	more := records.Amounts{Repos: 1, Refs: int64(len(n.Refs))}
+	if n.All && c.a.o.Quotas.Limits().Refs > 0 {
+		var err error
+		if more.Refs, err = c.a.o.Records.Repos.CountRefs(ctx, n.Parent); err != nil {
+			return n.Repo, newRepo{}, err
+		}
+	}
+	if err := c.a.o.Quotas.Add(ctx, r.Namespace, more); err != nil {
 		return n.Repo, newRepo{}, err
 	}
 	token, text := access.Mint(records.Token{Role: records.RepoToken, Scope: records.WriteScope,

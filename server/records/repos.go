@@ -266,6 +266,19 @@ func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
 	return refs, err
 }
 
+// CountRefs returns the number of refs of a repository.
+func (r *Repos) CountRefs(ctx context.Context, id string) (n int64, err error) {
+	err = r.readRefs(ctx, id, func(t *tx, rows refRows) error {
+		// Of the rows of the repository, which are few, some hide refs of the shared set.
+		n, err = t.count(ctx, `SELECT (SELECT count(*) FROM refs WHERE repo = $1 AND length(id) > 0)
+			+ (SELECT count(*) FROM refs WHERE repo = $2)
+			- (SELECT count(*) FROM refs o JOIN refs s ON s.repo = $2 AND s.name = o.name WHERE o.repo = $1)`, rows.own,
+			-rows.shared)
+		return err
+	})
+	return n, err
+}
+
 // Ref returns the id of a ref of a repository, or "" if the ref does not exist.
 func (r *Repos) Ref(ctx context.Context, id, name string) (object string, err error) {
 	err = r.readRefs(ctx, id, func(t *tx, rows refRows) error {

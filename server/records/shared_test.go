@@ -61,6 +61,9 @@ func TestForksOfManyRefs(t *testing.T) {
 					text = append(text, name+"="+strings.TrimLeft(want[name], "0"))
 				}
 				total += len(want)
+				if n, err := db.Repos.CountRefs(ctx, id); err != nil || n != int64(len(want)) {
+					t.Fatalf("number of refs of %s: got %d, %v, want %d", id, n, err, len(want))
+				}
 				if got := refsOf(t, db, id); got != strings.Join(text, " ") {
 					t.Fatalf("refs of %s: got %d bytes, want %d", id, len(got), len(strings.Join(text, " ")))
 				}
