@@ -83,7 +83,7 @@ func getValue(c *call) error {
 		return err
 	}
 	return look(c, func(ctx context.Context) error {
-		e, value, err := c.a.o.Review.Value(ctx, c.of, key)
+		e, value, err := c.a.o.Review.Value(ctx, by(c), c.of, key)
 		if err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func listAnnotations(c *call) error {
 		return err
 	}
 	return look(c, func(ctx context.Context) error {
-		all, err := c.a.o.Review.Threads(ctx, c.of, c.params["session"], checkpoint)
+		all, err := c.a.o.Review.Threads(ctx, by(c), c.of, c.params["session"], checkpoint)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func votes(records []approval.Record) []voteInfo {
 
 func listApprovals(c *call) error {
 	return look(c, func(ctx context.Context) error {
-		all, err := c.a.o.Review.Approvals(ctx, c.of, c.params["session"])
+		all, err := c.a.o.Review.Approvals(ctx, by(c), c.of, c.params["session"])
 		if err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func getPolicy(c *call) error {
 
 // sendPolicy sends the policy of the repository. If its text is not JSON, it is sent as a JSON string.
 func sendPolicy(ctx context.Context, c *call) error {
-	p, err := c.a.o.Review.Policy(ctx, c.of)
+	p, err := c.a.o.Review.Policy(ctx, by(c), c.of)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func listSessions(c *call) error {
 		return err
 	}
 	return look(c, func(ctx context.Context) error {
-		all, more, err := c.a.o.Review.Sessions(ctx, c.of, after, limit)
+		all, more, err := c.a.o.Review.Sessions(ctx, by(c), c.of, after, limit)
 		if err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func getSession(c *call) error {
 
 // sendSession sends the session in the path.
 func sendSession(ctx context.Context, c *call) error {
-	s, err := c.a.o.Review.Session(ctx, c.of, c.params["session"])
+	s, err := c.a.o.Review.Session(ctx, by(c), c.of, c.params["session"])
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func listCheckpoints(c *call) error {
 		return err
 	}
 	return look(c, func(ctx context.Context) error {
-		all, more, err := c.a.o.Review.Checkpoints(ctx, c.of, c.params["session"], before, limit)
+		all, more, err := c.a.o.Review.Checkpoints(ctx, by(c), c.of, c.params["session"], before, limit)
 		if err != nil {
 			return err
 		}

@@ -182,8 +182,8 @@ type Policy struct {
 }
 
 // Policy returns the policy of a repository.
-func (s *Service) Policy(ctx context.Context, repo records.Repo) (p Policy, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+func (s *Service) Policy(ctx context.Context, by By, repo records.Repo) (p Policy, err error) {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		text, err := v.file(ctx, review.PolicyFile)
 		if err != nil {
 			return err

@@ -191,7 +191,7 @@ func TestApprovalAfterSquash(t *testing.T) {
 
 func TestPolicy(t *testing.T) {
 	w := newWorld(t, object.SHA1)
-	if p, err := w.Policy(t.Context(), w.repo); err != nil || p != (Policy{}) {
+	if p, err := w.Policy(t.Context(), w.ann, w.repo); err != nil || p != (Policy{}) {
 		t.Errorf("policy of a new repository: got %+v, %v", p, err)
 	}
 	const text = `{"version":1}`
@@ -201,7 +201,7 @@ func TestPolicy(t *testing.T) {
 	if err := w.SetPolicy(t.Context(), w.owner, w.repo, text, nil); err != nil {
 		t.Fatal(err)
 	}
-	p, err := w.Policy(t.Context(), w.repo)
+	p, err := w.Policy(t.Context(), w.ann, w.repo)
 	if err != nil || p.Text != text || p.Commit != w.ref(approval.PolicyRef) || p.Problem != "" {
 		t.Errorf("policy: got %+v, %v", p, err)
 	}

@@ -76,8 +76,8 @@ func (s *Service) approve(ctx context.Context, by By, repo records.Repo, name st
 }
 
 // Approvals returns the requests of a session with their states, newest first.
-func (s *Service) Approvals(ctx context.Context, repo records.Repo, name string) (all []Approval, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+func (s *Service) Approvals(ctx context.Context, by By, repo records.Repo, name string) (all []Approval, err error) {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		text, err := v.file(ctx, review.ApprovalsOf(name))
 		if err != nil {
 			return err

@@ -59,14 +59,14 @@ func (s *Service) Spool(r io.Reader) (v cacheentry.Value, remove func(), err err
 
 // Value returns the description of a cache entry and its value, after it has verified the value. The caller closes the
 // file.
-func (s *Service) Value(ctx context.Context, repo records.Repo,
+func (s *Service) Value(ctx context.Context, by By, repo records.Repo,
 	key string) (e cacheentry.Entry, value *os.File, err error) {
 	f, remove, err := s.scratch()
 	if err != nil {
 		return e, nil, err
 	}
 	defer remove() // the file can be read until it is closed
-	if e, err = s.Entries(By{}, repo).Get(ctx, key, f); err == nil {
+	if e, err = s.Entries(by, repo).Get(ctx, key, f); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
@@ -92,7 +92,7 @@ func (p place) Format(context.Context) (object.Format, error) {
 
 // Refs implements cacheentry.Place.
 func (p place) Refs(ctx context.Context, prefix string) (refs []transport.Ref, err error) {
-	err = p.s.look(ctx, p.repo, func(v *view) error {
+	err = p.s.look(ctx, p.by, p.repo, func(v *view) error {
 		for name, text := range v.refs {
 			if !strings.HasPrefix(name, prefix) {
 				continue
@@ -110,7 +110,7 @@ func (p place) Refs(ctx context.Context, prefix string) (refs []transport.Ref, e
 
 // Read implements cacheentry.Place. The replica has the objects whatever the depth is.
 func (p place) Read(ctx context.Context, _ []object.ID, _ int, use func(*odb.Store) error) error {
-	return p.s.look(ctx, p.repo, func(v *view) error {
+	return p.s.look(ctx, p.by, p.repo, func(v *view) error {
 		packs, err := odb.Open(filepath.Join(v.git.Dir, "objects"), v.format)
 		if err != nil {
 			return err
@@ -128,7 +128,7 @@ func (p place) Update(ctx context.Context, updates []transport.RefUpdate, added 
 	results := make([]error, len(updates))
 	moved := false
 	var wanted []records.RefUpdate
-	err := p.s.look(ctx, p.repo, func(v *view) error {
+	err := p.s.look(ctx, p.by, p.repo, func(v *view) error {
 		for _, u := range updates {
 			next := records.RefUpdate{Name: u.Name, Old: v.name(u.Old), New: v.name(u.New)}
 			moved = moved || v.update(u.Name, "").Old != next.Old
@@ -142,7 +142,7 @@ func (p place) Update(ctx context.Context, updates []transport.RefUpdate, added 
 	})
 	var refused *receive.Refused
 	if errors.As(err, &refused) {
-		if moved, err = p.s.moved(ctx, p.repo, wanted); err == nil && !moved {
+		if moved, err = p.s.moved(ctx, p.by, p.repo, wanted); err == nil && !moved {
 			err = explain(refused)
 		}
 	}

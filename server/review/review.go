@@ -149,8 +149,8 @@ type view struct {
 }
 
 // look calls a function with the present state of a repository.
-func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) error) error {
-	place, err := s.reading.Enter(ctx, places.Large, places.Of(repo.Namespace, repo.ID, "")...)
+func (s *Service) look(ctx context.Context, by By, repo records.Repo, do func(v *view) error) error {
+	place, err := s.reading.Enter(ctx, places.Large, places.Of(repo.Namespace, repo.ID, by.Token.ID)...)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (s *Service) act(ctx context.Context, by By, repo records.Repo,
 func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 	plan func(ctx context.Context, v *view) (change, error)) (bool, error) {
 	var updates []records.RefUpdate
-	err := s.look(ctx, repo, func(v *view) error {
+	err := s.look(ctx, by, repo, func(v *view) error {
 		c, err := plan(ctx, v)
 		if err != nil || len(c.updates) == 0 {
 			return err
@@ -317,7 +317,7 @@ func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 	case errors.Is(err, receive.ErrChanged):
 		return true, nil
 	}
-	moved, lookErr := s.moved(ctx, repo, updates)
+	moved, lookErr := s.moved(ctx, by, repo, updates)
 	if moved || lookErr != nil {
 		return moved, lookErr
 	}
@@ -335,8 +335,9 @@ func (s *Service) push(ctx context.Context, by By, r receive.Request) error {
 }
 
 // moved reports whether a ref has another value than the one that an update expects.
-func (s *Service) moved(ctx context.Context, repo records.Repo, updates []records.RefUpdate) (moved bool, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+func (s *Service) moved(ctx context.Context, by By, repo records.Repo,
+	updates []records.RefUpdate) (moved bool, err error) {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		for _, u := range updates {
 			moved = moved || v.update(u.Name, "").Old != u.Old
 		}

@@ -180,7 +180,7 @@ func TestApprovals(t *testing.T) {
 				t.Errorf("grant instead of the denial: got %+v, %v", a, err)
 			}
 			w.push("refs/heads/main", head) // the policy allows the push now
-			all, err := w.Approvals(t.Context(), w.repo, "work")
+			all, err := w.Approvals(t.Context(), w.ann, w.repo, "work")
 			if err != nil || len(all) != 1 || !all[0].Moved || all[0].Tip != head {
 				t.Errorf("approvals after the merge: got %+v, %v", all, err)
 			}
@@ -254,7 +254,8 @@ func TestThreads(t *testing.T) {
 	w := newWorld(t, object.SHA1)
 	_, head, point := w.work("work")
 	w.session("empty", head, false)
-	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || len(all.List) != 0 {
+	if all, err := w.Threads(t.Context(), w.ann, w.repo, "empty", ""); err != nil || all.Checkpoint != "" ||
+		len(all.List) != 0 {
 		t.Errorf("threads of a session without a checkpoint: got %+v, %v", all, err)
 	}
 	// If the session has no checkpoint, a file is that of the base commit of the session.
@@ -263,7 +264,7 @@ func TestThreads(t *testing.T) {
 		a.Thread.On.Commit != head || a.Thread.On.Checkpoint != "" || a.Thread.On.Quote != "one" {
 		t.Errorf("annotation without a checkpoint: got %+v, %v", a.Thread.On, err)
 	}
-	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" ||
+	if all, err := w.Threads(t.Context(), w.ann, w.repo, "empty", ""); err != nil || all.Checkpoint != "" ||
 		all.List[0].Now.State != annotate.Same {
 		t.Errorf("thread without a checkpoint: got %+v, %v", all, err)
 	}
@@ -275,7 +276,7 @@ func TestThreads(t *testing.T) {
 	}
 	next := w.commit(head, map[string]string{"moved": "x\nzero\none\ntwo\nthree\n", "g": "g\n"})
 	later := w.checkpoint("work", next, next)
-	all, err := w.Threads(t.Context(), w.repo, "work", "")
+	all, err := w.Threads(t.Context(), w.ann, w.repo, "work", "")
 	if err != nil || all.Checkpoint != later || len(all.List) != 3 {
 		t.Fatalf("threads: got %+v, %v; checkpoints %s, %s", all, err, point, later)
 	}
@@ -291,10 +292,10 @@ func TestThreads(t *testing.T) {
 	tree := w.input("100644 blob "+f+"\ta\n040000 tree "+dir+"\td\n", "mktree")
 	next = w.git("commit-tree", "-m", "twice", "-p", next, tree)
 	w.checkpoint("work", next, next)
-	if all, err = w.Threads(t.Context(), w.repo, "work", ""); err != nil || all.List[0].Now.Path != "d/f" ||
+	if all, err = w.Threads(t.Context(), w.ann, w.repo, "work", ""); err != nil || all.List[0].Now.Path != "d/f" ||
 		all.List[0].Now.Line != 2 {
 		t.Errorf("line of a file that exists twice: got %+v, %v", all.List[0].Now, err)
 	}
-	_, err = w.Threads(t.Context(), w.repo, "work", "01M8ZZZZ")
+	_, err = w.Threads(t.Context(), w.ann, w.repo, "work", "01M8ZZZZ")
 	w.is(err, Missing, "no checkpoint")
 }

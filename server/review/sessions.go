@@ -25,9 +25,9 @@ type Session struct {
 
 // Sessions returns the sessions whose names come after a name, in the order of their names, at most limit. The result
 // more reports whether others follow.
-func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string,
+func (s *Service) Sessions(ctx context.Context, by By, repo records.Repo, after string,
 	limit int) (list []Session, more bool, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		names := v.names(after)
 		if more = len(names) > limit; more {
 			names = names[:limit]
@@ -50,8 +50,8 @@ func (v *view) names(after string) (names []string) {
 }
 
 // Session returns a session.
-func (s *Service) Session(ctx context.Context, repo records.Repo, name string) (found Session, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+func (s *Service) Session(ctx context.Context, by By, repo records.Repo, name string) (found Session, err error) {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		if err := v.session(name); err != nil {
 			return err
 		}
@@ -100,9 +100,9 @@ type Checkpoint struct {
 
 // Checkpoints returns the checkpoints of a session that are older than the one with the id before, "" for all, the
 // newest first, at most limit. The result more reports whether older ones follow.
-func (s *Service) Checkpoints(ctx context.Context, repo records.Repo, name, before string, limit int) (
+func (s *Service) Checkpoints(ctx context.Context, by By, repo records.Repo, name, before string, limit int) (
 	list []Checkpoint, more bool, err error) {
-	err = s.look(ctx, repo, func(v *view) error {
+	err = s.look(ctx, by, repo, func(v *view) error {
 		m, err := v.meta(ctx, name)
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ type Acts interface {
 		r review.ApprovalRequest) (review.Approval, error)
 	Answer(ctx context.Context, by review.By, repo records.Repo, name string, op approval.Op,
 		request, text string) (review.Approval, error)
-	Approvals(ctx context.Context, repo records.Repo, name string) ([]review.Approval, error)
+	Approvals(ctx context.Context, by review.By, repo records.Repo, name string) ([]review.Approval, error)
 	Merge(ctx context.Context, by review.By, repo records.Repo, name string, m review.Merge) (review.Merged, error)
 	Change(ctx context.Context, by review.By, repo records.Repo, name string, c lifecycle.Change) (session.Meta, error)
 	Delete(ctx context.Context, by review.By, repo records.Repo, name string) (review.Deleted, error)

@@ -133,7 +133,7 @@ func (p *place) approvals(ctx context.Context, refs map[string]string,
 	if p.u.o.Acts == nil || refs[approval.Ref(name)] == "" {
 		return nil, "", nil
 	}
-	all, err = p.u.o.Acts.Approvals(ctx, p.repo, name)
+	all, err = p.u.o.Acts.Approvals(ctx, p.by(), p.repo, name)
 	var problem *review.Problem
 	if errors.As(err, &problem) {
 		return nil, problem.Text, nil
