@@ -140,7 +140,7 @@ var attempts = []attempt{
 			g.grant("alice", g.request("main", g.base, g.next))
 			return g.made("writer", "alice", g.base, g.next)
 		}),
-		want: "main is protected: request ... covers a squash or merge by the user who pushes it, and the committer of ... is alice <alice@host>, but the token is of writer: set user.name to writer"},
+		want: "main is protected: request ... covers a squash or merge by the user who pushes it, and the committer of ... is alice <alice@host>, but the token is of writer: set user.name to writer and user.email to writer@artifactfs.invalid"},
 	{what: "request that names no commit", user: "agent", args: []string{"%s:refs/afs/approvals/work"},
 		before: one(func(g *gated) string {
 			r := g.by("agent", approval.Request, "")

@@ -21,11 +21,20 @@ type person struct{ name, mail string }
 
 func (p person) String() string { return fmt.Sprintf("%.100s <%.100s>", p.name, p.mail) }
 
-// is reports whether a person is the user with a name: by the name, by the address, or by the part of the address
-// before the @.
+// is reports whether a person is the user with a name, which can be an address. Both the name and the address, or the
+// part of the address before the @, must be those of the user, because readers of the history take either for the
+// person. The case of letters does not matter.
 func (p person) is(actor string) bool {
+	same := func(got string, names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(got, name) })
+	}
+	name, _, isAddress := strings.Cut(actor, "@")
+	if isAddress {
+		return same(p.mail, actor, approval.Address(actor)) && same(p.name, actor, approval.Person(actor), name)
+	}
 	local, _, _ := strings.Cut(p.mail, "@")
-	return slices.Contains([]string{p.name, p.mail, local}, actor) || p.name == approval.Person(actor)
+	return same(p.name, actor, approval.Person(actor)) &&
+		(same(local, actor, strings.ReplaceAll(actor, " ", ".")) || same(p.mail, approval.Address(actor)))
 }
 
 // made says who made a commit, and on what.
@@ -104,5 +113,6 @@ func (j *judge) covers(ctx context.Context, u records.RefUpdate, request approva
 		return "", nil
 	}
 	return fmt.Sprintf("covers a squash or merge by the user who pushes it, and the committer of %.12s is %s, but the token is of %s: "+
-		"set user.name to %[3]s", u.New, c.committer, actor), nil
+		"set user.name to %[4]s and user.email to %[5]s", u.New, c.committer, actor, approval.Person(actor),
+		approval.Address(actor)), nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
-// make stores a commit with the tree of another commit, and with an author and a committer whose addresses are at host.
-// Each commit has another message, so that no two commits are the same.
+// make stores a commit with the tree of another commit, and with an author and a committer, as in "ann <bob@host>".
+// Without an address, it is that of the name at host. Each commit has another message, so that no two are the same.
 func (b *bed) make(like, author, committer string, parents ...string) string {
 	b.t.Helper()
 	b.commits++
@@ -23,8 +23,14 @@ func (b *bed) make(like, author, committer string, parents ...string) string {
 	}
 	cmd := exec.Command("git", args...)
 	cmd.Dir = b.dir
-	cmd.Env = append(gittest.Env(), "GIT_AUTHOR_NAME="+author, "GIT_AUTHOR_EMAIL="+author+"@host",
-		"GIT_COMMITTER_NAME="+committer, "GIT_COMMITTER_EMAIL="+committer+"@host")
+	cmd.Env = gittest.Env()
+	for role, who := range map[string]string{"AUTHOR": author, "COMMITTER": committer} {
+		name, mail, found := strings.Cut(strings.TrimSuffix(who, ">"), " <")
+		if !found {
+			mail = name + "@host"
+		}
+		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME="+name, "GIT_"+role+"_EMAIL="+mail)
+	}
 	out, err := cmd.Output()
 	if err != nil {
 		b.t.Fatal(err)
@@ -64,6 +70,14 @@ func TestApprovalCoversCommits(t *testing.T) {
 		{"another author", b.make(head, "alice", "writer", base), "other authors than alice <alice@host>", writer},
 		{"another committer", b.make(head, "agent", "agent", base), "the committer of", writer},
 		{"a reviewer as committer", b.make(head, "agent", "alice", base, head), "the committer of", writer},
+		{"merge that the server makes",
+			b.make(head, "writer <writer@artifactfs.invalid>", "writer <writer@artifactfs.invalid>", base, head), "", writer},
+		{"the address of a reviewer", b.make(head, "writer <alice@host>", "writer <alice@host>", base),
+			"other authors than writer <alice@host>", writer},
+		{"the address of a reviewer as that of the committer", b.make(head, "agent", "writer <alice@host>", base, head),
+			"set user.name to writer and user.email to writer@artifactfs.invalid", writer},
+		{"the name of a reviewer as that of the committer", b.make(head, "agent", "alice <writer@host>", base),
+			"the committer of", writer},
 		{"a reviewer as committer, without an actor", b.make(head, "agent", "alice", base), "the committer of", unnamed},
 	} {
 		got, _ := b.one(c.token, "refs/heads/main", c.commit)
@@ -75,6 +89,25 @@ func TestApprovalCoversCommits(t *testing.T) {
 	wants(t, "creation with another commit", got, "and not commit")
 	got, _ = b.one(writer, "refs/heads/main", first)
 	wants(t, "creation with an ancestor", got, "")
+}
+
+func TestPersonIsActor(t *testing.T) {
+	for _, c := range []struct {
+		name, mail, actor string
+		want              bool
+	}{
+		{"ann", "ann@host", "ann", true}, {"Ann", "Ann@host", "ann", true}, {"ann", "ann@artifactfs.invalid", "ann", true},
+		{"ann", "bob@host", "ann", false}, {"bob", "ann@host", "ann", false}, {"ann", "", "ann", false},
+		{"Ann Lee", "ann.lee@host", "Ann Lee", true}, {"Ann Lee", "bob@host", "Ann Lee", false},
+		{"ann@host", "ann@host", "ann@host", true}, {"ann", "ann@host", "ann@host", true},
+		{"ann", "ann@other", "ann@host", false}, {"bob", "ann@host", "ann@host", false},
+		{"token:u", "token:u@artifactfs.invalid", "token:u", true},
+		{approval.Person("a<b>."), approval.Address("a<b>."), "a<b>.", true},
+	} {
+		if got := (person{c.name, c.mail}).is(c.actor); got != c.want {
+			t.Errorf("%s <%s> is %q: got %t, want %t", c.name, c.mail, c.actor, got, c.want)
+		}
+	}
 }
 
 // TestRequestWithoutCommit checks that approvals of a request of an older version, which names no commit, allow
