@@ -34,8 +34,9 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest,
 	provide func(ids []object.ID) error) (erased []string, memory int, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
-		lines, head, err := Read(r, e.Session, provide)
-		if err != nil {
+		var lines []Line
+		var head object.ID
+		if lines, head, err = Read(r, e.Session, provide); err != nil {
 			return nil, 0, err
 		}
 		if e.Before.IsZero() && !slices.ContainsFunc(lines, e.wants) {

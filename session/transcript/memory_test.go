@@ -271,4 +271,8 @@ func TestMemoryIsNotFetchedInVain(t *testing.T) {
 	if ids, n, err := Erase(t.Context(), w.r, no, nil); err != nil || len(ids)+n != 0 {
 		t.Errorf("erased %d records and %d lines, %v", len(ids), n, err)
 	}
+	// Without the contents, the memory cannot be erased.
+	if ids, n, err := Erase(t.Context(), w.r, EraseRequest{Session: "work", Before: now}, nil); err == nil {
+		t.Errorf("erased %d records and %d lines of memory that is missing", len(ids), n)
+	}
 }
