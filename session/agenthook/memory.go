@@ -183,7 +183,7 @@ func (s *stored) full(n int64) bool {
 }
 
 // memoryRecord is the JSON form of a line of a file, or of a part of it, in the memory of a session. Erase reads the
-// members agent_session and time. doc/internals/sessions/transcripts.md documents the members.
+// members agent_session and time. doc/internals/sessions/agent-memory.md documents the members.
 type memoryRecord struct {
 	Type    string          `json:"type"` // "memory"
 	Agent   Agent           `json:"agent"`
