@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control/profile"
@@ -40,6 +41,11 @@ type Erasure struct {
 	Time   time.Time `json:"time"`            // time of the erasure
 	By     string    `json:"by"`              // actor who erased the records
 	Why    string    `json:"why,omitempty"`   // reason that the actor stated
+}
+
+// Same reports whether e and o describe the same erasure.
+func (e Erasure) Same(o Erasure) bool {
+	return e.Time.Equal(o.Time) && e.By == o.By && e.Before.Equal(o.Before) && slices.Equal(e.IDs, o.IDs)
 }
 
 // Lane is a chain of checkpoints. One writer at a time adds checkpoints to it.

@@ -22,6 +22,18 @@ type EraseRequest struct {
 	Except  []string        // sessions of which Before selects no records, for example not the fork, but its parent
 	IDs     map[string]bool // selects the records with these ids
 	Stone   Tombstone       // entry that replaces each erased record
+	Hold    error           // if set, nothing is erased, and this error is returned if the request selects anything
+}
+
+// Repeated returns the request that repeats an erasure of another host, or of another session, in the session name.
+// Its time selects no records of the sessions except.
+func Repeated(name string, of session.Erasure, except ...string) EraseRequest {
+	e := EraseRequest{Session: name, Before: of.Before, Except: except, IDs: map[string]bool{},
+		Stone: Tombstone{Time: of.Time, By: of.By, Why: of.Why}}
+	for _, id := range of.IDs {
+		e.IDs[id] = true
+	}
+	return e
 }
 
 // Erase removes records from a transcript permanently, and returns their ids. It also removes the memory of agents: the
@@ -73,7 +85,7 @@ func (e EraseRequest) wants(l Line) bool {
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string,
 	turns map[string]Line) (erased []string, memory int, err error) {
 	spoiled := e.conversations(turns)
-	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
+	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase", hold: e.Hold,
 		edit: func(path string, text []byte) ([]byte, int, error) {
 			if inMemory(path) {
 				text, n := dropLines(text, func(l Line) bool { return e.wantsMemory(l, spoiled) })
@@ -93,6 +105,7 @@ type rewriting struct {
 	session, lane string
 	at            time.Time // time of the new commit
 	message       string    // first word of the new commit's message
+	hold          error     // if set, do returns it instead of removing records
 	// edit returns the new contents of a file, and the number of records that it has removed from the file; 0 means
 	// that the file does not change. The path has the form DAY/NAME, after memoryDir for memory. If the new contents
 	// are empty, the file is removed.
@@ -164,6 +177,9 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	left, err := each("", root)
 	if err != nil || gone == 0 {
 		return err
+	}
+	if w.hold != nil {
+		return w.hold
 	}
 	tree, err := add(object.Tree, session.EncodeTree(left))
 	if err != nil {

@@ -112,12 +112,18 @@ func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	if c.repo.Owned(id) {
 		return nil
 	}
-	req := transport.FetchRequest{Wants: []object.ID{id}}
 	// With the commit ours in the request, the session remote does not send objects that are reachable from ours.
+	var haves []object.ID
 	if !ours.IsZero() {
-		req.Haves = []object.ID{ours}
+		haves = []object.ID{ours}
 	}
-	res, err := c.remote.Fetch(ctx, req)
+	return c.request(ctx, []object.ID{id}, haves)
+}
+
+// request fetches the objects wants, and those that are reachable from them and not from haves, from the session remote
+// into the Repo.
+func (c *connection) request(ctx context.Context, wants, haves []object.ID) error {
+	res, err := c.remote.Fetch(ctx, transport.FetchRequest{Wants: wants, Haves: haves})
 	if err != nil {
 		return err
 	}

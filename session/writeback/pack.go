@@ -24,6 +24,8 @@ type packer struct {
 	record  *record
 	log     *zap.Logger
 
+	// held states that the transcript is not pushed, so that the readable branch must not be made of it either.
+	held bool
 	// based is the set of the objects of the mounted repository that this queue has added to the container.
 	based objects.Set
 }
@@ -75,7 +77,9 @@ func (k *packer) contained(ctx context.Context, push *thin.Push, updates []updat
 	}
 	load.Base = thin.Base{URL: k.baseURL, Commits: slices.SortedFunc(maps.Keys(all.BaseCommits), object.ID.Compare)}
 	load.Bases, load.Pushed = k.bases(load.Contained)
-	load.Readable = readable.Maker{Repo: repo, Store: k.store, Log: k.log}.Make
+	if !k.held {
+		load.Readable = readable.Maker{Repo: repo, Store: k.store, Log: k.log}.Make
+	}
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) (map[string][]object.ID, error) {
 		return packs.Files(ctx, repo, dir, ids, thin.PackSize)
 	}

@@ -145,6 +145,7 @@ type pipeline struct {
 	packer   packer      // packs the selected objects
 	refusals refusals    // updates that the session remote has refused, and when they are repeated
 	notes    notesPusher // merges and pushes notes
+	erasures erasures    // repeats the erasures of other hosts, before the refs are compared
 
 	// whole states that the last push of the last round has pushed all refs that differed, and that no notes had to be
 	// merged.
@@ -214,6 +215,13 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 		}
 	}
 
+	// What another host has erased must not be pushed again, also not to a diverged name.
+	local, held, err := r.eraseFirst(ctx, ledger, local, theirs)
+	if err != nil {
+		return false, err
+	}
+	p.packer.held = held
+
 	// Compare both sides.
 	plan := &comparison{
 		repo: p.repo, layout: ledger.layout(), ledger: ledger, local: local, theirs: theirs, contended: p.notes.contended,
@@ -228,7 +236,8 @@ func (r *round) attempt(ctx context.Context) (again bool, err error) {
 	// An update waits for another round if it was refused too often in this round, or if the delay since its last
 	// refusal is not over.
 	updates := slices.DeleteFunc(plan.updates, func(u update) bool {
-		return r.failed[u.Name] > movedTries || p.refusals.delayed(u.Name, u.New)
+		return r.failed[u.Name] > movedTries || p.refusals.delayed(u.Name, u.New) ||
+			held && u.from == session.TranscriptRef(ledger.meta.Session)
 	})
 
 	// Notes are pushed after all other refs.
@@ -320,5 +329,6 @@ func (q *Queue) newPipeline() *pipeline {
 		repo: o.Repo, conn: &q.conn, selector: &p.selector, packer: &p.packer, refusals: &p.refusals, merged: o.Notes,
 		log: o.Log,
 	}
+	p.erasures = erasures{repo: o.Repo, conn: &q.conn, log: o.Log}
 	return p
 }

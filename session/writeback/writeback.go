@@ -25,6 +25,7 @@
 //	collect   collect reads the refs of the Repo; if ledger.pending finds no difference, the round ends
 //	open      connection.open reads those refs of the session remote that requested names; modeChoice.choose and
 //	          claimer.decide decide once how the session uses it
+//	erase     round.eraseFirst repeats what other hosts have erased from the transcript
 //	compare   comparison.run finds the updates; a ref that others have changed goes to a diverged name, or to
 //	          movedRefs.follow
 //	select    selector.load returns the objects that the session remote lacks, and the base commits

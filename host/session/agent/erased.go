@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +19,9 @@ import (
 // the command that erases the records also erases them from the fork. A fork on another host reads session.json from
 // the parent's session remote when the fork is mounted, and again at the interval eraseInterval, and erases the same
 // records. Then the fork records the erasure in its own session.json, where forks of the fork find it.
+//
+// A host that has an older transcript of the session itself erases the same records before it compares its refs with
+// those of the session remote (package writeback). sweepErased removes their objects.
 
 // eraseInterval is the interval at which a mounted fork reads which records its parent session has erased.
 const eraseInterval = 30 * time.Second
@@ -88,13 +92,7 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 // repeat erases the records of one erasure of the parent from the transcript of the fork.
 func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure session.Erasure) error {
 	a := e.agent
-	r := transcript.EraseRequest{
-		Session: a.config.Session, Before: erasure.Before, Except: []string{a.config.Session}, IDs: map[string]bool{},
-		Stone: transcript.Tombstone{Time: erasure.Time, By: erasure.By, Why: erasure.Why},
-	}
-	for _, id := range erasure.IDs {
-		r.IDs[id] = true
-	}
+	r := transcript.Repeated(a.config.Session, erasure, a.config.Session)
 	erased, memory, err := transcript.Erase(ctx, repo, r, a.config.Objects.Contents(ctx))
 	if err != nil || len(erased)+memory == 0 {
 		return err
@@ -110,4 +108,16 @@ func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure 
 	defer a.Unlock()
 	_, err = repo.Sweep(ctx)
 	return err
+}
+
+// sweepErased removes unreachable objects from the repository if another host has erased records from the transcript
+// since the metadata before. The caller holds the agent's lock.
+func (o otherWriters) sweepErased(ctx context.Context, repo *session.Repo, before, now session.Meta) {
+	a := o.agent
+	if slices.EqualFunc(before.Erased, now.Erased, session.Erasure.Same) {
+		return
+	}
+	if _, err := repo.Sweep(ctx); err != nil {
+		a.log.Warn("remove records that another host has erased", zap.String("session", a.config.Session), zap.Error(err))
+	}
 }

@@ -100,12 +100,17 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	if err != nil {
 		return err
 	}
+	before, _, err := session.ReadMeta(repo, a.config.Session)
+	if err != nil {
+		return err
+	}
 	meta, ours, err := session.Yield(ctx, repo, session.YieldRequest{
 		Session: a.config.Session, Lane: lane.Name, Writer: a.claim.owner(), Theirs: t.Theirs, Actor: session.Actor(),
 	})
 	if err != nil {
 		return err
 	}
+	o.sweepErased(ctx, repo, before, meta)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meta, a.lane = meta, ours
