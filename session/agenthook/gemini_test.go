@@ -68,7 +68,7 @@ func (h *geminiHost) place(store []json.RawMessage) Placed {
 	if len(all) != 1 {
 		h.t.Fatalf("conversations: got %d, want 1", len(all))
 	}
-	p, err := all[0].Place(h.root, h.gitDir)
+	p, err := all[0].Place(h.root, h.gitDir, under(h.root))
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func (h *memoryHost) place() Placed {
 	if len(all) != 1 {
 		h.t.Fatalf("conversations: got %d, want 1", len(all))
 	}
-	p, err := all[0].Place(h.root, h.gitDir)
+	p, err := all[0].Place(h.root, h.gitDir, under(h.root))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestHostileMemory(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(b.project, conversationID, "tool-results")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Remember(store)[0].Place(b.root, b.gitDir); err == nil {
+	if _, err := Remember(store)[0].Place(b.root, b.gitDir, under(b.root)); err == nil {
 		t.Error("a link out of the directory was followed")
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
@@ -390,7 +390,7 @@ func TestCodexMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("CODEX_HOME", to)
-	p, err := Remember(store)[0].Place("/b", gitDir)
+	p, err := Remember(store)[0].Place("/b", gitDir, under("/b"))
 	if err != nil || p.Outcome != MemoryPlaced || p.Title != "fix it" ||
 		!slices.Equal(p.Command(), []string{"codex", "resume", conversationID, "-C", "/b"}) {
 		t.Errorf("placed: %+v, %v", p, err)
@@ -400,7 +400,7 @@ func TestCodexMemory(t *testing.T) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	// Codex finds a conversation in any directory, so a fork on the same host has it already.
-	if p, err := Remember(store)[0].Place("/c", gitDir); err != nil || p.Outcome != MemoryCurrent {
+	if p, err := Remember(store)[0].Place("/c", gitDir, under("/c")); err != nil || p.Outcome != MemoryCurrent {
 		t.Errorf("placed again: %+v, %v", p, err)
 	}
 }

@@ -22,25 +22,34 @@ func belongs(e Event, home, root string, inside func(dir string) bool) bool {
 		return false
 	}
 	defer f.Close()
-	d := json.NewDecoder(io.LimitReader(f, maxMemoryLine))
 	if e.Agent == Gemini { // the first line has a hash of its working directory
 		var head geminiHead
-		return d.Decode(&head) == nil && head.Hash == geminiHash(e.Dir) && inside(e.Dir)
+		err := json.NewDecoder(io.LimitReader(f, maxMemoryLine)).Decode(&head)
+		return err == nil && head.Hash == geminiHash(e.Dir) && inside(e.Dir)
 	}
-	for {
+	dir := firstDir(io.LimitReader(f, maxMemoryLine))
+	if dir == "" { // the first lines of claude may name no directory
+		return e.Agent == Claude && filepath.Base(home) == slug(root)
+	}
+	return inside(dir)
+}
+
+// firstDir returns the first working directory that lines of claude or codex name; "" if they name none.
+func firstDir(r io.Reader) string {
+	for d := json.NewDecoder(r); ; {
 		var v struct {
 			Dir     string          `json:"cwd"`
 			Payload json.RawMessage `json:"payload"`
 		}
-		if d.Decode(&v) != nil { // the first lines of claude may name no directory
-			return e.Agent == Claude && filepath.Base(home) == slug(root)
+		if d.Decode(&v) != nil {
+			return ""
 		}
 		var p struct {
 			Dir string `json:"cwd"`
 		}
 		_ = json.Unmarshal(v.Payload, &p) // claude has none, and codex not always an object
 		if dir := cmp.Or(v.Dir, p.Dir); dir != "" {
-			return inside(dir)
+			return dir
 		}
 	}
 }

@@ -3,23 +3,17 @@ package agenthook
 import (
 	"bytes"
 	"cmp"
-	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // Remembered is a conversation in the memory of a session.
@@ -237,8 +231,8 @@ func (p Placed) Command() []string {
 // the root of a mount. All working directories in the conversation are replaced by root: the session remote is not
 // trusted, and the conversation must not appear in another project of the user. A file of this host that is longer or
 // different is not changed. gitDir is the git directory of the mount: SendMemory does not store the lines again that
-// are in the memory already.
-func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
+// are in the memory already. inside reports whether a directory is in the mount.
+func (c *Remembered) Place(root, gitDir string, inside func(dir string) bool) (p Placed, err error) {
 	p = Placed{Agent: c.Agent, Conversation: c.session, Title: c.title, Dir: root, Partial: c.Partial}
 	home, err := agentHome(c.Agent, root)
 	if err != nil {
@@ -262,136 +256,22 @@ func (c *Remembered) Place(root, gitDir string) (p Placed, err error) {
 		return p, err
 	}
 	s.Bytes, s.Diverged = 0, false
+	to := target{in: in, root: root, inside: inside, state: s}
 	// The conversation itself is placed last, so that it is complete as soon as the agent finds it.
 	main := c.main()
 	for _, name := range slices.Sorted(maps.Keys(c.files)) {
 		if name == main.name {
 			continue
 		}
-		if _, err := c.placeFile(in, c.files[name], root, s); err != nil {
+		if _, err := to.place(c.files[name]); err != nil {
 			return p, fmt.Errorf("write %s: %w", filepath.Join(home, name), err)
 		}
 	}
 	p.File = filepath.Join(home, main.name)
-	if p.Outcome, err = c.placeFile(in, main, root, s); err != nil {
+	if p.Outcome, err = to.place(main); err != nil {
 		return p, fmt.Errorf("write %s: %w", p.File, err)
 	}
 	return p, s.save()
-}
-
-// placeFile writes one file of the conversation, and adds to s what of it is stored.
-func (c *Remembered) placeFile(in *os.Root, f *rememberedFile, root string, s *stored) (Outcome, error) {
-	there, err := readFile(in, f.name)
-	exists := err == nil
-	if err := missingIsFine(err); err != nil {
-		return "", err
-	}
-	var outcome Outcome
-	shared := int64(0) // size of the part of the file that is stored
-	if appended(f.name) {
-		outcome, there, shared, err = f.extend(in, there, exists, root)
-		s.Diverged = s.Diverged || outcome == MemoryNewer && shared < 0
-	} else if outcome = MemoryNewer; !exists && len(f.lines) > 0 {
-		there, outcome = f.lines[0], MemoryPlaced
-		if err = writeNew(in, f.name, there); errors.Is(err, fs.ErrExist) {
-			there, outcome, err = nil, MemoryNewer, nil // the agent has just written it
-		}
-	}
-	if err != nil {
-		return "", err
-	}
-	shared = max(shared, 0)
-	m := mark{Offset: shared}
-	if appended(f.name) {
-		m.Sum = lastSum(bytes.NewReader(there), shared)
-	} else {
-		m = mark{Offset: int64(len(there)), Sum: sumOf(there)}
-	}
-	s.Files[f.name], s.Bytes = m, s.Bytes+m.Offset
-	return outcome, nil
-}
-
-// extend writes the lines that are missing at the end of the file. It returns the contents of the file, and the size of
-// its part that is stored; -1 if the file of this host and that of the session have different continuations.
-func (f *rememberedFile) extend(in *os.Root, there []byte, exists bool,
-	root string) (outcome Outcome, text []byte, shared int64, err error) {
-	same, shared := f.common(there)
-	switch whole := shared == int64(len(there)); {
-	case exists && same == len(f.lines) && whole:
-		return MemoryCurrent, there, shared, nil
-	case same == len(f.lines) && exists:
-		return MemoryNewer, there, shared, nil
-	case !whole:
-		return MemoryNewer, there, -1, nil
-	}
-	for _, l := range f.lines[same:] {
-		text = append(append(text, f.agent.editDirs(l, root)...), '\n')
-	}
-	outcome = MemoryUpdated
-	if exists {
-		err = appendTo(in, f.name, int64(len(there)), text)
-	} else {
-		outcome, err = MemoryPlaced, writeNew(in, f.name, text)
-	}
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, errChanged) { // an agent is writing it
-		return MemoryNewer, there, -1, nil
-	}
-	text = append(there, text...)
-	return outcome, text, int64(len(text)), err
-}
-
-// errChanged means that a file has changed since it was read.
-var errChanged = errors.New("the file has changed")
-
-// appendTo appends the text to a file whose size must be size. It does not replace the file, because a running agent
-// may have it open.
-func appendTo(in *os.Root, name string, size int64, text []byte) error {
-	f, err := in.OpenFile(name, os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err == nil && info.Size() != size {
-		err = errChanged
-	}
-	if err == nil {
-		_, err = f.Write(text)
-	}
-	return errors.Join(err, f.Close())
-}
-
-// readFile returns the contents of a regular file.
-func readFile(in *os.Root, name string) ([]byte, error) {
-	file, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return readAtMost(file, 4*maxMemoryConversation)
-}
-
-func readAtMost(f *os.File, limit int64) ([]byte, error) {
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, errors.New("not a regular file"))
-	}
-	return disk.ReadLimited(f, limit)
-}
-
-// common returns the number of lines at the beginning of text that are those of the file, apart from secrets and from
-// working directories, and the size of these lines.
-func (f *rememberedFile) common(text []byte) (lines int, size int64) {
-	for _, l := range f.lines {
-		line, rest, ok := bytes.Cut(text, []byte("\n"))
-		if !ok {
-			break
-		}
-		clean, _, err := transcript.RedactJSON(line)
-		if err != nil || !bytes.Equal(f.agent.editDirs(unescape(clean), ""), f.agent.editDirs(l, "")) {
-			break
-		}
-		lines, size, text = lines+1, size+int64(len(line))+1, rest
-	}
-	return lines, size
 }
 
 // dirMembers matches, for each agent, the names of the members that contain a working directory.
@@ -455,20 +335,3 @@ var needless = func() map[string]string {
 	}
 	return all
 }()
-
-// writeNew writes a file that must not exist, readable only for the user. No other program sees a part of it.
-func writeNew(in *os.Root, name string, text []byte) error {
-	if err := in.MkdirAll(path.Dir(name), 0o700); err != nil {
-		return err
-	}
-	temp := name + "." + rand.Text()
-	f, err := in.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = in.Link(temp, name)
-	}
-	return errors.Join(err, in.Remove(temp))
-}

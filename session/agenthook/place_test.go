@@ -82,6 +82,7 @@ func TestMemoryIsAppended(t *testing.T) {
 	}
 	f := newRememberedFile(Claude, "x.jsonl")
 	f.lines = [][]byte{[]byte(`{"n":1}`), []byte(`{"n":2}`)}
+	to := target{in: in, root: "/b", inside: under("/b"), state: &stored{}}
 	path := filepath.Join(dir, f.name)
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -94,7 +95,7 @@ func TestMemoryIsAppended(t *testing.T) {
 		t.Fatal(err)
 	}
 	there, _ := os.ReadFile(path)
-	if outcome, _, _, err := f.extend(in, there, true, "/b"); outcome != MemoryUpdated || err != nil {
+	if outcome, _, _, err := to.extend(f, there, true); outcome != MemoryUpdated || err != nil {
 		t.Errorf("got %s, %v", outcome, err)
 	}
 	if _, err := open.WriteString(`{"n":3}` + "\n"); err != nil {
@@ -106,7 +107,7 @@ func TestMemoryIsAppended(t *testing.T) {
 	}
 	// The agent has added a line after the file was read, or has made it.
 	for _, exists := range []bool{true, false} {
-		outcome, _, shared, err := f.extend(in, there[:len(there)*map[bool]int{true: 1}[exists]], exists, "/b")
+		outcome, _, shared, err := to.extend(f, there[:len(there)*map[bool]int{true: 1}[exists]], exists)
 		if text, _ := os.ReadFile(path); outcome != MemoryNewer || shared >= 0 || err != nil || string(text) != want {
 			t.Errorf("exists %v: got %s, %d, %v: %s", exists, outcome, shared, err, text)
 		}

@@ -35,11 +35,7 @@ func Send(ctx context.Context, all []cli.Served, m cli.Served, gitDir string, e 
 	}
 	end := time.Now().Add(eventTime)
 	late := func() bool { return ctx.Err() != nil || time.Now().After(end) }
-	inside := func(dir string) bool {
-		found, err := cli.Find(all, nil, "find", dir)
-		return err == nil && found.Dir == m.Dir
-	}
-	err := agenthook.SendMemory(gitDir, m.Dir, inside, e, late, func(lines []string) error {
+	err := agenthook.SendMemory(gitDir, m.Dir, insideOf(m, all), e, late, func(lines []string) error {
 		_, err := m.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines, Memory: true})
 		return err
 	})
@@ -47,6 +43,14 @@ func Send(ctx context.Context, all []cli.Served, m cli.Served, gitDir string, e 
 		return cli.Failure("store the memory of "+string(e.Agent)+" in", m.Dir, err)
 	}
 	return nil
+}
+
+// insideOf returns a function that reports whether a directory is in the mount m, and in no other one of all mounts.
+func insideOf(m cli.Served, all []cli.Served) func(dir string) bool {
+	return func(dir string) bool {
+		found, err := cli.Find(all, nil, "find", dir)
+		return err == nil && found.Dir == m.Dir
+	}
 }
 
 // ModeAt returns what is done with the memory of agents in the session of the mount at dir.
@@ -99,7 +103,7 @@ func Carry(ctx context.Context, a *cli.App, dir string, mode agenthook.MemoryMod
 	placed := []control.PlacedMemory{}
 	var failed []error
 	for _, c := range agenthook.Remember(lines) {
-		p, err := c.Place(m.Dir, gitDir)
+		p, err := c.Place(m.Dir, gitDir, insideOf(m, all))
 		if err != nil {
 			failed = append(failed, err)
 			continue
