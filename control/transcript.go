@@ -70,12 +70,14 @@ type PlacedMemory struct {
 	Conversation string `json:"conversation"` // name that the agent has given to the conversation
 	// placed: the file did not exist; extended: it had the beginning of the conversation; current: it had all of it;
 	// newer: it is longer or different, and was not changed
-	Outcome string   `json:"outcome"`
-	Title   string   `json:"title,omitempty"`   // beginning of the first prompt
-	Dir     string   `json:"dir"`               // directory in which the agent continues the conversation
-	File    string   `json:"file"`              // file of the agent
-	Partial bool     `json:"partial,omitempty"` // whether lines are missing: too large, erased or expired
-	Command []string `json:"command"`           // command that continues the conversation
+	Outcome string `json:"outcome"`
+	Title   string `json:"title,omitempty"`   // beginning of the first prompt
+	Dir     string `json:"dir"`               // directory in which the agent continues the conversation
+	File    string `json:"file"`              // file of the agent
+	Partial bool   `json:"partial,omitempty"` // whether lines are missing: too large, erased or expired
+	// whether this host stores no more of the conversation, because it has another version
+	Diverged bool     `json:"diverged,omitempty"`
+	Command  []string `json:"command"` // command that continues the conversation
 }
 
 // Erased is the tombstone of an erased record.

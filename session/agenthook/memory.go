@@ -139,6 +139,11 @@ type mark struct {
 	Left bool `json:"left,omitempty"`
 }
 
+// fits reports whether text is the file to which the mark belongs, with or without further lines.
+func (m mark) fits(text []byte) bool {
+	return m.Offset > 0 && m.Offset <= int64(len(text)) && m.Sum == lastSum(bytes.NewReader(text), m.Offset)
+}
+
 // loadStored returns the state of a conversation.
 func loadStored(gitDir string, a Agent, conversation string) (*stored, error) {
 	dir := filepath.Join(gitDir, memoryDir)
@@ -399,9 +404,8 @@ func (t *tail) line(text []byte, offset, size int64) error {
 	return err
 }
 
-// parts adds a text to the batch that is too long for one record. Secrets were removed before, so none is cut into two.
-func (t *tail) parts(text []byte, offset, size int64) error {
-	var parts []string
+// pieces cuts a text into parts that fit into a record. Secrets were removed before, so none is cut into two.
+func pieces(text []byte) (parts []string) {
 	for len(text) > 0 {
 		n := min(len(text), maxPiece)
 		for n < len(text) && n > 0 && !utf8.RuneStart(text[n]) {
@@ -411,6 +415,12 @@ func (t *tail) parts(text []byte, offset, size int64) error {
 		part, _ := transcript.Redact(string(text[:n]))
 		parts, text = append(parts, part), text[n:]
 	}
+	return parts
+}
+
+// parts adds a text to the batch that is too long for one record.
+func (t *tail) parts(text []byte, offset, size int64) error {
+	parts := pieces(text)
 	sum := sumOf([]byte(strings.Join(parts, "")))
 	for i, part := range parts {
 		if err := t.add(memoryRecord{Offset: offset, Size: size, Sum: sum, Part: i, Parts: len(parts),

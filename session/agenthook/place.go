@@ -32,9 +32,12 @@ type rememberedFile struct {
 	agent Agent
 	name  string
 	lines [][]byte
-	seen  map[string]bool           // lines that were added, by writer, offset and hash
-	ends  map[string]int64          // offset of the end of the newest line of each writer
-	parts map[string]map[int]string // parts of long lines, by the hash of the line
+	// partial is whether lines are missing between the lines, or before them.
+	partial bool
+	writer  string                    // writer of the newest record
+	seen    map[string]bool           // lines that were added, by writer, offset and hash
+	ends    map[string]int64          // offset of the end of the newest line of each writer
+	parts   map[string]map[int]string // parts of long lines, by the hash of the line
 }
 
 // Remember returns the conversations that the records contain, which must be sorted by time: the conversation that was
@@ -68,8 +71,8 @@ func Remember(records []json.RawMessage) []*Remembered {
 		if c.files[r.File] == nil {
 			c.files[r.File] = newRememberedFile(r.Agent, r.File)
 		}
-		if !c.files[r.File].add(r) {
-			c.Partial = true
+		if f := c.files[r.File]; !f.add(r) {
+			f.partial, c.Partial = true, true
 		}
 	}
 	for _, c := range order {
@@ -86,6 +89,7 @@ func newRememberedFile(a Agent, name string) *rememberedFile {
 
 // add adds a line to the file. It returns false if the line was left out, or if lines before it are missing.
 func (f *rememberedFile) add(r memoryRecord) bool {
+	f.writer = r.Writer
 	text, whole := unescape(r.Line), true
 	if r.Parts > 0 {
 		text, whole = f.join(r)
@@ -99,7 +103,7 @@ func (f *rememberedFile) add(r memoryRecord) bool {
 		return true
 	}
 	if r.Offset == 0 { // the agent has written another file, or it is not known any more what was stored
-		f.lines = nil
+		f.lines, f.partial = nil, false
 		clear(f.ends)
 		clear(f.seen)
 	}
@@ -217,6 +221,8 @@ type Placed struct {
 	Dir          string  `json:"dir"`             // directory in which the agent continues the conversation
 	File         string  `json:"file"`
 	Partial      bool    `json:"partial,omitempty"` // whether lines are missing
+	// Diverged is whether the hooks store no more of the conversation, because this host has another version of it.
+	Diverged bool `json:"diverged,omitempty"`
 }
 
 // Command returns the command that continues the conversation in the directory Dir.
@@ -271,6 +277,7 @@ func (c *Remembered) Place(root, gitDir string, inside func(dir string) bool) (p
 	if p.Outcome, err = to.place(main); err != nil {
 		return p, fmt.Errorf("write %s: %w", p.File, err)
 	}
+	p.Diverged = s.Diverged
 	return p, s.save()
 }
 

@@ -72,6 +72,53 @@ func TestMemoryOfManyHooks(t *testing.T) {
 	}
 }
 
+// TestMemoryWithoutSomeLines checks that a host goes on storing a conversation if the session lacks lines of it, or has
+// them without what looks like a secret, and that it gets what another host has added.
+func TestMemoryWithoutSomeLines(t *testing.T) {
+	long := `{"tokenId":"a8F3kd92XYq1","x":"` + strings.Repeat("y ", maxPiece) + `"}` + "\n"
+	for name, c := range map[string]struct {
+		text   string
+		erased int // number of records that are erased
+	}{
+		"erased":             {`{"n":1}` + "\n" + `{"n":2}` + "\n", 1},
+		"left out":           {`{"n":1}` + "\nno JSON\n" + `{"n":2}` + "\n", 0},
+		"left out last":      {`{"n":1}` + "\nno JSON\n", 0},
+		"redacted as a text": {`{"n":1}` + "\n" + long + `{"n":2}` + "\n", 0},
+	} {
+		for _, again := range []bool{false, true} { // whether the host has lost its state
+			var store []json.RawMessage
+			a, b := hostAt(t, "/a", &store), hostAt(t, "/a", &store)
+			a.write(conversationID+".jsonl", c.text)
+			if err := a.send(); err != nil {
+				t.Fatal(err)
+			}
+			if store = store[c.erased:]; again {
+				a.gitDir = hostAt(t, "/a", &store).gitDir
+			}
+			if p := a.place(); p.Diverged {
+				t.Errorf("%s, again %v: %+v", name, again, p)
+			}
+			a.write(conversationID+".jsonl", `{"n":3}`+"\n")
+			n := len(store)
+			if err := a.send(); err != nil || len(store) == n {
+				t.Errorf("%s, again %v: stored no more, %v", name, again, err)
+			}
+			b.place()
+			b.write(conversationID+".jsonl", `{"n":4}`+"\n")
+			if err := b.send(); err != nil {
+				t.Fatal(err)
+			}
+			want := c.text + `{"n":3}` + "\n" + `{"n":4}` + "\n"
+			if p := a.place(); p.Outcome != MemoryUpdated || p.Diverged {
+				t.Errorf("%s, again %v: other lines: %+v", name, again, p)
+			}
+			if got := a.files()["projects/-a/"+conversationID+".jsonl"]; got != want {
+				t.Errorf("%s, again %v: got %d bytes, want %d", name, again, len(got), len(want))
+			}
+		}
+	}
+}
+
 // TestMemoryIsAppended checks that a file which an agent has open is not replaced, and that no line is lost which the
 // agent adds while the memory is placed.
 func TestMemoryIsAppended(t *testing.T) {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -44,11 +46,13 @@ func (t target) place(f *rememberedFile) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	shared = max(shared, 0)
-	m := mark{Offset: shared}
-	if appended(f.name) {
+	m := mark{Offset: max(shared, 0)}
+	switch {
+	case appended(f.name) && shared < 0:
+		m = s.Files[f.name] // it may fit later
+	case appended(f.name):
 		m.Sum = lastSum(bytes.NewReader(there), shared)
-	} else {
+	default:
 		m = mark{Offset: int64(len(there)), Sum: sumOf(there)}
 	}
 	s.Files[f.name], s.Bytes = m, s.Bytes+m.Offset
@@ -60,13 +64,21 @@ func (t target) place(f *rememberedFile) (Outcome, error) {
 // continuations, or the file must not get the lines of the session.
 func (t target) extend(f *rememberedFile, there []byte, exists bool) (outcome Outcome, text []byte, shared int64,
 	err error) {
-	same, shared := f.common(there)
+	same, shared, skipped := f.common(there)
+	stored := t.state.Files[f.name]
+	fits := stored.fits(there)
+	if fits && stored.Left { // the session has nothing of the last lines before the mark
+		shared = max(shared, stored.Offset)
+	}
 	switch whole := shared == int64(len(there)); {
 	case exists && same == len(f.lines) && whole:
 		return MemoryCurrent, there, shared, nil
 	case same == len(f.lines) && exists:
 		return MemoryNewer, there, shared, nil
-	case !whole, exists && !t.mayAppend(f, there):
+	// Only this host has continued the conversation, so the session has the file as far as the hooks have stored it.
+	case fits && f.writer == t.state.Writer:
+		return MemoryNewer, there, stored.Offset, nil
+	case !whole, skipped && !fits, exists && !t.mayAppend(f, there):
 		return MemoryNewer, there, -1, nil
 	}
 	for _, l := range f.lines[same:] {
@@ -136,21 +148,55 @@ func readAtMost(f *os.File, limit int64) ([]byte, error) {
 	return disk.ReadLimited(f, limit)
 }
 
-// common returns the number of lines at the beginning of text that are those of the file, apart from secrets and from
-// working directories, and the size of these lines.
-func (f *rememberedFile) common(text []byte) (lines int, size int64) {
-	for _, l := range f.lines {
+// common returns the number of lines at the beginning of the file that text has, apart from secrets and from working
+// directories, and the size of text up to the end of these lines. If the file lacks lines, because they were left out,
+// erased or expired, text may have others between them; skipped reports whether it has.
+func (f *rememberedFile) common(text []byte) (lines int, size int64, skipped bool) {
+	var want []byte
+	at, others := int64(0), false
+	for lines < len(f.lines) {
+		if want == nil {
+			want = f.agent.editDirs(f.lines[lines], "")
+		}
 		line, rest, ok := bytes.Cut(text, []byte("\n"))
 		if !ok {
 			break
 		}
-		clean, _, err := transcript.RedactJSON(line)
-		if err != nil || !bytes.Equal(f.agent.editDirs(unescape(clean), ""), f.agent.editDirs(l, "")) {
-			break
+		at, text = at+int64(len(line))+1, rest
+		switch {
+		case f.stores(line, want):
+			lines, size, skipped, want = lines+1, at, skipped || others, nil
+		case !f.partial:
+			return lines, size, false
+		default:
+			others = true
 		}
-		lines, size, text = lines+1, size+int64(len(line))+1, rest
 	}
-	return lines, size
+	return lines, size, skipped
+}
+
+// stores reports whether the line of a file of this host is stored as the line want, in which all working directories
+// are empty.
+func (f *rememberedFile) stores(line, want []byte) bool {
+	clean, _, err := transcript.RedactJSON(line)
+	if err != nil {
+		return false
+	}
+	if bytes.Equal(f.agent.editDirs(unescape(clean), ""), want) {
+		return true
+	}
+	var head, wanted geminiHead
+	if f.agent == Gemini && json.Unmarshal(line, &head) == nil && head.Hash != "" &&
+		json.Unmarshal(want, &wanted) == nil && wanted.Hash != "" { // withGeminiHead may have made the line
+		return head.Session == wanted.Session
+	}
+	if len(line) <= maxPiece {
+		return false
+	}
+	// The parts of a long line were redacted again, as texts.
+	var long bytes.Buffer
+	err = json.Compact(&long, []byte(strings.Join(pieces(clean), "")))
+	return err == nil && bytes.Equal(f.agent.editDirs(unescape(long.Bytes()), ""), want)
 }
 
 // writeNew writes a file that must not exist, readable only for the user. No other program sees a part of it.

@@ -247,7 +247,11 @@ func PrintMemory(a *App, all []control.PlacedMemory) {
 			words[i] = ShellWord(w)
 		}
 		text := strings.Join(words, " ") + " continues the conversation"
-		if p.Outcome == "newer" {
+		switch {
+		case p.Diverged:
+			text = "kept the conversation of this host, which is not that of the session, and stores no more of it: " +
+				strings.Join(words, " ") + " continues it"
+		case p.Outcome == "newer":
 			text = "kept the newer conversation of this host: " + strings.Join(words, " ") + " continues it"
 		}
 		if p.Title != "" {

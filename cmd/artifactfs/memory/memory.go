@@ -109,7 +109,8 @@ func Carry(ctx context.Context, a *cli.App, dir string, mode agenthook.MemoryMod
 			continue
 		}
 		placed = append(placed, control.PlacedMemory{Agent: string(p.Agent), Conversation: p.Conversation,
-			Outcome: string(p.Outcome), Title: p.Title, Dir: p.Dir, File: p.File, Partial: p.Partial, Command: p.Command()})
+			Outcome: string(p.Outcome), Title: p.Title, Dir: p.Dir, File: p.File, Partial: p.Partial,
+			Diverged: p.Diverged, Command: p.Command()})
 	}
 	return placed, errors.Join(failed...)
 }
