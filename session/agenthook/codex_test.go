@@ -105,6 +105,42 @@ func TestCodexForkOfAnotherMount(t *testing.T) {
 	}
 }
 
+// TestCodexContinuesElsewhere checks that a conversation which codex continues at another directory of the host is
+// stored if the session has it, and only then.
+func TestCodexContinuesElsewhere(t *testing.T) {
+	var store []json.RawMessage
+	h := codexAt(t)
+	first := h.mount()
+	h.add(codexBegin)
+	h.send(first, "/a", &store)
+	fork, other, late := h.mount(), h.mount(), h.mount()
+	if p := h.place(fork, "/fork", store); p.Outcome != MemoryCurrent {
+		t.Errorf("fork: %+v", p)
+	}
+	h.add(codexNext)
+	// The session of this mount has not all of the file: the rest may belong to another session.
+	if p := h.place(late, "/late", store); p.Outcome != MemoryNewer {
+		t.Errorf("late fork: %+v", p)
+	}
+	for _, c := range []struct {
+		gitDir, root string
+		want         int
+	}{{first, "/moved", 1}, {fork, "/fork", 1}, {other, "/other", 0}, {late, "/late", 0}} {
+		own := slices.Clone(store)
+		if n := h.send(c.gitDir, c.root, &own); n != c.want {
+			t.Errorf("at %s: stored %d records, want %d", c.root, n, c.want)
+		}
+	}
+	// Another file of the conversation is not the one that the session has.
+	if err := os.Remove(h.file); err != nil {
+		t.Fatal(err)
+	}
+	h.add(codexNext + codexBegin + codexNext)
+	if n := h.send(fork, "/fork", &store); n != 0 {
+		t.Errorf("stored %d records of another file", n)
+	}
+}
+
 // TestCodexOfAnotherHost checks that the lines that another host has added to a session are appended to the file of this
 // host, also if the session is mounted at another directory now.
 func TestCodexOfAnotherHost(t *testing.T) {

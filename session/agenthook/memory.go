@@ -126,6 +126,9 @@ type stored struct {
 	// Diverged is whether the files of this host and those of the session have different continuations. Then nothing is
 	// stored, because the memory would become a mixture of both.
 	Diverged bool `json:"diverged,omitempty"`
+	// Here is whether the session had all of the conversation's file when it was placed, or the hooks have stored lines of
+	// it. Then more of it is stored, also if it has begun at another directory, as a conversation of codex may have.
+	Here bool `json:"here,omitempty"`
 
 	path   string
 	others int64 // number of bytes of other conversations
@@ -211,15 +214,19 @@ type memoryRecord struct {
 // SendMemory calls the function send with records of the lines that the agent has written to the files of its
 // conversation since the last call, in batches, and stores after each batch how far it has come. It does nothing unless
 // the memory is kept (KeepMemory), and the event names the file of the conversation. It does nothing either if the
-// conversation has begun outside of the mount: root is its root, and inside reports whether a directory is in it. It
-// ends when the function late returns true; the next call continues.
+// conversation has begun outside of the mount (root is its root, and inside reports whether a directory is in it), and
+// is not one of the session that codex continues. It ends when the function late returns true; the next call continues.
 func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late func() bool,
 	send func(lines []string) error) error {
 	if !MemoryModeOf(gitDir).Kept() {
 		return nil
 	}
 	home, conversation := memoryHome(e.Agent, e.File)
-	if home == "" || !belongs(e, home, root, inside) {
+	if home == "" {
+		return nil
+	}
+	began := belongs(e, home, root, inside)
+	if !began && e.Agent != Codex {
 		return nil
 	}
 	unlock, err := lockMemory(gitDir, late)
@@ -231,9 +238,10 @@ func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late
 	if err != nil {
 		return err
 	}
-	if s.Diverged {
+	if s.Diverged || !began && !s.continues(home, e.File) {
 		return nil
 	}
+	s.Here = true
 	if err := s.save(); err != nil { // the name of the writer is stored before its first record
 		return err
 	}

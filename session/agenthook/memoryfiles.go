@@ -34,6 +34,23 @@ func belongs(e Event, home, root string, inside func(dir string) bool) bool {
 	return inside(dir)
 }
 
+// continues reports whether the file, below home, has the conversation that the state describes, so that the session has
+// its beginning. Codex offers a conversation in all directories, and goes on in the file that it has.
+func (s *stored) continues(home, file string) bool {
+	name, err := filepath.Rel(home, file)
+	m := s.Files[name]
+	if err != nil || !s.Here || m.Offset == 0 {
+		return false
+	}
+	f, err := disk.OpenRegular(file, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	return err == nil && m.Offset <= info.Size() && m.Sum == lastSum(f, m.Offset)
+}
+
 // firstDir returns the first working directory that lines of claude or codex name; "" if they name none.
 func firstDir(r io.Reader) string {
 	for d := json.NewDecoder(r); ; {

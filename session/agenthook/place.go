@@ -277,7 +277,8 @@ func (c *Remembered) Place(root, gitDir string, inside func(dir string) bool) (p
 	if p.Outcome, err = to.place(main); err != nil {
 		return p, fmt.Errorf("write %s: %w", p.File, err)
 	}
-	p.Diverged = s.Diverged
+	_, stored := main.ends[s.Writer]
+	p.Diverged, s.Here = s.Diverged, stored || p.Outcome != MemoryNewer
 	return p, s.save()
 }
 
