@@ -370,8 +370,7 @@ func (t *tail) whole(f *os.File, info os.FileInfo) error {
 		return nil
 	}
 	t.time = info.ModTime().UTC().Format(time.RFC3339Nano)
-	clean, _ := transcript.Redact(strings.ToValidUTF8(string(text), "\uFFFD"))
-	if err := t.parts([]byte(clean), 0, int64(len(text))); err != nil {
+	if err := t.parts(redactFile(text), 0, int64(len(text))); err != nil {
 		return err
 	}
 	t.s.Bytes += int64(len(text))

@@ -1,6 +1,7 @@
 package agenthook
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // belongs reports whether the conversation of an event has begun in the mount at root. An agent that has begun
@@ -116,6 +118,26 @@ func memoryFilesIn(home, conversation string, e Event) []string {
 		}
 	}
 	return names
+}
+
+// redactFile returns the text of a file that is stored as a whole, without secrets. JSON, or each line of JSON, that has
+// secrets by the names of its members becomes compact.
+func redactFile(text []byte) []byte {
+	text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
+	if clean, secrets, err := transcript.RedactJSON(text); err == nil && secrets > 0 {
+		text = clean
+	} else if err != nil {
+		var lines []byte
+		for line := range bytes.Lines(text) {
+			if clean, secrets, err := transcript.RedactJSON(line); err == nil && secrets > 0 {
+				line = append(clean, '\n')
+			}
+			lines = append(lines, line...)
+		}
+		text = lines
+	}
+	clean, _ := transcript.Redact(string(text))
+	return []byte(clean)
 }
 
 // agentHome returns the directory to which the names of memoryNames are relative, for an agent that runs in dir.

@@ -119,6 +119,38 @@ func TestMemoryWithoutSomeLines(t *testing.T) {
 	}
 }
 
+// TestRedactFile checks that a file which is stored as a whole loses the secrets that the names of JSON members mark, and
+// stays as it is without secrets.
+func TestRedactFile(t *testing.T) {
+	const secret, gone = `{"password":"hunter2xyz9","cookie":"sid=abcd","n":1}`,
+		`{"password":"[redacted password]","cookie":"[redacted cookie]","n":1}`
+	for text, want := range map[string]string{
+		secret:                              gone,
+		"{ \"cookie\": \"sid=abcd\" }\n":    `{"cookie":"[redacted cookie]"}`,
+		"log\n" + secret + "\n{\"n\": 1}\n": "log\n" + gone + "\n{\"n\": 1}\n",
+		secret + "\n" + secret:              gone + "\n" + gone + "\n",
+		"{ \"n\": [1, 2] }\n":               "{ \"n\": [1, 2] }\n",
+		"the password=hunter2xyz9 is out":   "the password=[redacted password] is out",
+		"\xff":                              "\uFFFD",
+	} {
+		got := redactFile([]byte(text))
+		if string(got) != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+		if again := redactFile(got); string(again) != want {
+			t.Errorf("%s: got %s after the second time", text, again)
+		}
+	}
+	var store []json.RawMessage
+	a := hostAt(t, "/a", &store)
+	a.write(conversationID+".jsonl", "{}\n")
+	a.write(conversationID+"/tool-results/x.json", secret)
+	if err := a.send(); err != nil || len(store) != 2 || strings.Contains(string(store[1]), "hunter2xyz9") ||
+		strings.Contains(string(store[1]), "abcd") {
+		t.Errorf("stored: %s, %v", store, err)
+	}
+}
+
 // TestMemoryIsAppended checks that a file which an agent has open is not replaced, and that no line is lost which the
 // agent adds while the memory is placed.
 func TestMemoryIsAppended(t *testing.T) {
