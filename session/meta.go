@@ -34,18 +34,27 @@ type Meta struct {
 }
 
 // Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all
-// records that are older than the time Before.
+// records that are older than the time Before, but none that were made in the sessions Except.
 type Erasure struct {
 	IDs    []string  `json:"ids,omitempty"`   // IDs of the erased records
 	Before time.Time `json:"before,omitzero"` // if set, all records older than this time were erased
-	Time   time.Time `json:"time"`            // time of the erasure
-	By     string    `json:"by"`              // actor who erased the records
-	Why    string    `json:"why,omitempty"`   // reason that the actor stated
+	// sessions of which Before has erased no records: forks of the session for which the records were erased
+	Except []string  `json:"except,omitempty"`
+	Time   time.Time `json:"time"`          // time of the erasure
+	By     string    `json:"by"`            // actor who erased the records
+	Why    string    `json:"why,omitempty"` // reason that the actor stated
 }
 
 // Same reports whether e and o describe the same erasure.
 func (e Erasure) Same(o Erasure) bool {
-	return e.Time.Equal(o.Time) && e.By == o.By && e.Before.Equal(o.Before) && slices.Equal(e.IDs, o.IDs)
+	return e.Time.Equal(o.Time) && e.By == o.By && e.Before.Equal(o.Before) && slices.Equal(e.IDs, o.IDs) &&
+		slices.Equal(e.Except, o.Except)
+}
+
+// covers reports whether e has erased everything that o has erased.
+func (e Erasure) covers(o Erasure) bool {
+	return slices.Equal(e.IDs, o.IDs) && !e.Before.Before(o.Before) &&
+		!slices.ContainsFunc(e.Except, func(name string) bool { return !slices.Contains(o.Except, name) })
 }
 
 // Lane is a chain of checkpoints. One writer at a time adds checkpoints to it.

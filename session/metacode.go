@@ -330,8 +330,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 // erase records the erasure e, and removes the oldest erasures beyond the limits maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
 	// If an equal or wider erasure is recorded already, nothing has to be added.
-	if slices.ContainsFunc(m.Erased,
-		func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
+	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return o.covers(e) }) {
 		return
 	}
 	m.Erased = append(slices.Clone(m.Erased), e)

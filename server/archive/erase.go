@@ -20,7 +20,7 @@ import (
 func OldestRecords(from session.Objects, f object.Format, m session.Meta, refs []records.Ref) (oldest time.Time) {
 	var erased time.Time
 	for _, e := range m.Erased {
-		if e.Before.After(erased) {
+		if len(e.Except) == 0 && e.Before.After(erased) {
 			erased = e.Before
 		}
 	}

@@ -26,9 +26,9 @@ type EraseRequest struct {
 }
 
 // Repeated returns the request that repeats an erasure of another host, or of another session, in the session name.
-// Its time selects no records of the sessions except.
+// Its time selects no records of the sessions except, besides those that the erasure excepts.
 func Repeated(name string, of session.Erasure, except ...string) EraseRequest {
-	e := EraseRequest{Session: name, Before: of.Before, Except: except, IDs: map[string]bool{},
+	e := EraseRequest{Session: name, Before: of.Before, Except: slices.Concat(of.Except, except), IDs: map[string]bool{},
 		Stone: Tombstone{Time: of.Time, By: of.By, Why: of.Why}}
 	for _, id := range of.IDs {
 		e.IDs[id] = true

@@ -99,6 +99,7 @@ func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure 
 	}
 	a.log.Info("erased records that the parent session erased", zap.String("session", a.config.Session),
 		zap.Int("records", len(erased)), zap.Int("memory", memory))
+	erasure.Except = r.Except // forks of the fork keep what was made in the fork, too
 	if err := session.NoteErased(ctx, repo, a.config.Session, erasure); err != nil {
 		return err
 	}

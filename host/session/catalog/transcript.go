@@ -133,9 +133,11 @@ func (all *Catalog) SessionErase(ctx context.Context,
 	}
 	reply.Erased, reply.Memory = append(reply.Erased, erased...), int64(memory)
 	note := session.Erasure{IDs: erased, Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why}
-	// An erasure by time is recorded by its time, and not by the IDs of its records, unless some sessions are excepted.
-	if !r.Before.IsZero() && len(r.Except) == 0 {
-		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
+	// An erasure by time is recorded by its time, and not by the IDs of its records: all memory of a conversation to which
+	// one of these belongs would be erased.
+	if !r.Before.IsZero() {
+		note.Before, note.Except = r.Before, r.Except
+		note.IDs = slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
 	if err := session.NoteErased(ctx, o.Repo, o.Session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
 		return reply, fault.ExplainSession("record the erasure in the metadata of", r.Of, err)
