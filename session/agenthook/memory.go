@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -116,80 +115,6 @@ type MemorySize struct {
 	Dropped       int64 `json:"dropped"` // number of bytes that were left out because of a limit
 }
 
-// stored describes which part of the files of a conversation is in the memory of the session.
-type stored struct {
-	Agent   Agent           `json:"agent"`
-	Writer  string          `json:"writer"` // random; offsets in records of one writer refer to the same files
-	Files   map[string]mark `json:"files"`
-	Bytes   int64           `json:"bytes"`
-	Dropped int64           `json:"dropped,omitempty"`
-	// Diverged is whether the files of this host and those of the session have different continuations. Then nothing is
-	// stored, because the memory would become a mixture of both.
-	Diverged bool `json:"diverged,omitempty"`
-	// Here is whether the session had all of the conversation's file when it was placed, or the hooks have stored lines of
-	// it. Then more of it is stored, also if it has begun at another directory, as a conversation of codex may have.
-	Here bool `json:"here,omitempty"`
-
-	path   string
-	others int64 // number of bytes of other conversations
-}
-
-// mark states which part of a file is stored.
-type mark struct {
-	Offset int64  `json:"offset"`        // number of bytes that are stored
-	Sum    string `json:"sum,omitempty"` // hash of a file that is stored as a whole, and of the last line of others
-	// Left is whether the last line was left out. One record stands for all such lines in a row.
-	Left bool `json:"left,omitempty"`
-}
-
-// fits reports whether text is the file to which the mark belongs, with or without further lines.
-func (m mark) fits(text []byte) bool {
-	return m.Offset > 0 && m.Offset <= int64(len(text)) && m.Sum == lastSum(bytes.NewReader(text), m.Offset)
-}
-
-// loadStored returns the state of a conversation.
-func loadStored(gitDir string, a Agent, conversation string) (*stored, error) {
-	dir := filepath.Join(gitDir, memoryDir)
-	s := &stored{}
-	name := string(a) + "-" + conversation + ".json"
-	if err := s.load(filepath.Join(dir, name)); err != nil || s.Files == nil {
-		s.Files = map[string]mark{}
-	}
-	s.Agent, s.Writer, s.path = a, cmp.Or(s.Writer, rand.Text()), filepath.Join(dir, name)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		var o stored
-		if f.Name() != name && o.load(filepath.Join(dir, f.Name())) == nil {
-			s.others += o.Bytes
-		}
-	}
-	return s, nil
-}
-
-func (s *stored) load(path string) error {
-	text, err := disk.ReadRegular(path, 1<<20)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, s)
-}
-
-func (s *stored) save() error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return disk.WriteFileUnsynced(s.path, text, 0o600)
-}
-
-// full reports whether n more bytes exceed a limit.
-func (s *stored) full(n int64) bool {
-	return s.Bytes+n > maxMemoryConversation || s.others+s.Bytes+n > MaxMemory
-}
-
 // memoryRecord is the JSON form of a line of a file, or of a part of it, in the memory of a session. Erase reads the
 // members agent_session and time. doc/internals/sessions/agent-memory.md documents the members.
 type memoryRecord struct {
@@ -251,7 +176,9 @@ func SendMemory(gitDir, root string, inside func(dir string) bool, e Event, late
 			return nil
 		}
 		t := tail{s: s, event: e, name: name, late: late, send: send}
-		if err := t.sendFile(filepath.Join(home, name)); err != nil {
+		if err := t.sendFile(filepath.Join(home, name)); errors.Is(err, errLate) {
+			return nil
+		} else if err != nil {
 			return fmt.Errorf("store %s: %w", name, err)
 		}
 	}
@@ -373,7 +300,6 @@ func (t *tail) whole(f *os.File, info os.FileInfo) error {
 	if err := t.parts(redactFile(text), 0, int64(len(text))); err != nil {
 		return err
 	}
-	t.s.Bytes += int64(len(text))
 	t.done = mark{Offset: int64(len(text)), Sum: sum}
 	return t.flush()
 }
@@ -400,7 +326,6 @@ func (t *tail) line(text []byte, offset, size int64) error {
 		t.s.Bytes += size
 		err = t.add(memoryRecord{Offset: offset, Size: size, Line: compact.Bytes()})
 	default:
-		t.s.Bytes += size
 		clean, _, _ := transcript.RedactJSON(compact.Bytes()) // it is valid
 		err = t.parts(clean, offset, size)
 	}
@@ -425,16 +350,39 @@ func pieces(text []byte) (parts []string) {
 	return parts
 }
 
-// parts adds a text to the batch that is too long for one record.
+// errLate means that the time of an event has ended. The next event continues.
+var errLate = errors.New("the time of the event has ended")
+
+// parts sends a text that may be too long for one record, after the batch. It stores after each part how many were sent,
+// so that the next event sends only the other ones if this event fails or ends before the last one.
 func (t *tail) parts(text []byte, offset, size int64) error {
+	if err := t.flush(); err != nil {
+		return err
+	}
 	parts := pieces(text)
 	sum := sumOf([]byte(strings.Join(parts, "")))
-	for i, part := range parts {
-		if err := t.add(memoryRecord{Offset: offset, Size: size, Sum: sum, Part: i, Parts: len(parts),
-			Text: part}); err != nil {
+	if t.done.Text != sum {
+		t.done.Text, t.done.Parts = sum, 0
+	}
+	for first := t.done.Parts; t.done.Parts < len(parts); {
+		i := t.done.Parts
+		if i > first && t.late() {
+			return errLate
+		}
+		err := t.add(memoryRecord{Offset: offset, Size: size, Sum: sum, Part: i, Parts: len(parts), Text: parts[i]})
+		if err == nil {
+			err = t.post()
+		}
+		if err != nil {
+			return err
+		}
+		t.done.Parts++
+		t.s.Bytes += int64(len(parts[i]))
+		if err := t.keep(); err != nil {
 			return err
 		}
 	}
+	t.done.Text, t.done.Parts = "", 0
 	return nil
 }
 
@@ -478,6 +426,11 @@ func (t *tail) flush() error {
 	if t.s.Files[t.name] == t.done {
 		return nil
 	}
+	return t.keep()
+}
+
+// keep stores that everything up to t.done is stored.
+func (t *tail) keep() error {
 	t.s.Files[t.name] = t.done
 	return t.s.save()
 }

@@ -23,6 +23,7 @@ type memoryHost struct {
 	home, gitDir, root    string
 	store                 *[]json.RawMessage // memory of the session, which all hosts share
 	fail                  func() bool        // whether a request fails
+	late                  func() bool        // whether the time of an event has ended
 	conversation, project string
 }
 
@@ -62,7 +63,8 @@ func (h *memoryHost) write(name, text string) {
 // send runs the hook at the end of a turn. It stores the records as the daemon does.
 func (h *memoryHost) send() error {
 	e := Event{Agent: Claude, Kind: TurnEnd, Session: conversationID, File: h.conversation}
-	return SendMemory(h.gitDir, h.root, under(h.root), e, func() bool { return false }, func(lines []string) error {
+	late := func() bool { return h.late != nil && h.late() }
+	return SendMemory(h.gitDir, h.root, under(h.root), e, late, func(lines []string) error {
 		if h.fail != nil && h.fail() {
 			return errors.New("no answer")
 		}

@@ -119,6 +119,89 @@ func TestMemoryWithoutSomeLines(t *testing.T) {
 	}
 }
 
+// TestLongMemoryInSeveralEvents checks that an event which fails or ends before the last part of a long text does not
+// make the next one send all parts again.
+func TestLongMemoryInSeveralEvents(t *testing.T) {
+	long := strings.Repeat("y ", 5*maxPiece/2-50)
+	for name, text := range map[string]string{
+		conversationID + ".jsonl":              `{"x":"` + long + `"}` + "\n",
+		conversationID + "/tool-results/x.txt": long,
+	} {
+		var store []json.RawMessage
+		a, b := hostAt(t, "/a", &store), hostAt(t, "/a", &store)
+		if !appended(name) {
+			a.write(conversationID+".jsonl", "{}\n")
+			if err := a.send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.write(name, text)
+		n := len(store)
+		for event := range 4 {
+			start := len(store)
+			a.late, a.fail = func() bool { return len(store) >= start+2 }, nil
+			if event%2 == 0 { // the second request of the event is stored, but its answer is lost
+				a.late, a.fail = nil, a.late
+			}
+			if err := a.send(); (err != nil) != (event%2 == 0) || len(store) > start+2 {
+				t.Errorf("%s: event %d has stored %d records, %v", name, event, len(store)-start, err)
+			}
+		}
+		if len(store) != n+7 {
+			t.Errorf("%s: stored %d records, want 5 parts, two of them twice", name, len(store)-n)
+		}
+		_, sizes := MemoryKept(a.gitDir)
+		if got := int(sizes[Claude].Bytes); got < len(text)-1 || got > len(text)+3 {
+			t.Errorf("%s: size %d, want %d", name, got, len(text))
+		}
+		b.place()
+		if got := b.files()["projects/-a/"+name]; got != text {
+			t.Errorf("%s: got %d bytes, want %d", name, len(got), len(text))
+		}
+	}
+}
+
+// TestWholeFileOfThisHost checks that a version of a whole file that was not stored yet is stored after the memory was
+// placed, and that an older one does not replace that of another host.
+func TestWholeFileOfThisHost(t *testing.T) {
+	const name = conversationID + "/subagents/agent-1.meta.json"
+	var store []json.RawMessage
+	a, b := hostAt(t, "/a", &store), hostAt(t, "/a", &store)
+	sent := func(h *memoryHost) int {
+		t.Helper()
+		h.place()
+		n := len(store)
+		if err := h.send(); err != nil {
+			t.Fatal(err)
+		}
+		return len(store) - n
+	}
+	a.write(conversationID+".jsonl", "{}\n")
+	a.write(name, `{"password":"hunter2xyz9"}`)
+	if err := a.send(); err != nil {
+		t.Fatal(err)
+	}
+	if n := sent(a); n != 0 {
+		t.Errorf("stored %d records of a file that is stored", n)
+	}
+	a.write(name, "1")
+	if n := sent(a); n != 1 {
+		t.Errorf("stored %d records of the newer file, want 1", n)
+	}
+	b.place()
+	b.write(name, "2")
+	if n := sent(b); n != 1 {
+		t.Errorf("another host stored %d records, want 1", n)
+	}
+	fresh := *a
+	fresh.gitDir = hostAt(t, "/a", &store).gitDir
+	for _, h := range []*memoryHost{a, &fresh} {
+		if n := sent(h); n != 0 {
+			t.Errorf("stored %d records of an older file", n)
+		}
+	}
+}
+
 // TestRedactFile checks that a file which is stored as a whole loses the secrets that the names of JSON members mark, and
 // stays as it is without secrets.
 func TestRedactFile(t *testing.T) {
