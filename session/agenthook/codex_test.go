@@ -141,8 +141,8 @@ func TestCodexContinuesElsewhere(t *testing.T) {
 	}
 }
 
-// TestCodexOfAnotherHost checks that the lines that another host has added to a session are appended to the file of this
-// host, also if the session is mounted at another directory now.
+// TestCodexOfAnotherHost checks that the lines that another host has added to a session are appended to the file of
+// this host, also if the session is mounted at another directory now.
 func TestCodexOfAnotherHost(t *testing.T) {
 	for _, root := range []string{"/a", "/moved"} {
 		var store []json.RawMessage

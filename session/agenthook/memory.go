@@ -353,8 +353,8 @@ func pieces(text []byte) (parts []string) {
 // errLate means that the time of an event has ended. The next event continues.
 var errLate = errors.New("the time of the event has ended")
 
-// parts sends a text that may be too long for one record, after the batch. It stores after each part how many were sent,
-// so that the next event sends only the other ones if this event fails or ends before the last one.
+// parts sends a text that may be too long for one record, after the batch. It stores after each part how many were
+// sent, so that the next event sends only the other ones if this event fails or ends before the last one.
 func (t *tail) parts(text []byte, offset, size int64) error {
 	if err := t.flush(); err != nil {
 		return err

@@ -36,8 +36,8 @@ func belongs(e Event, home, root string, inside func(dir string) bool) bool {
 	return inside(dir)
 }
 
-// continues reports whether the file, below home, has the conversation that the state describes, so that the session has
-// its beginning. Codex offers a conversation in all directories, and goes on in the file that it has.
+// continues reports whether the file, below home, has the conversation that the state describes, so that the session
+// has its beginning. Codex offers a conversation in all directories, and goes on in the file that it has.
 func (s *stored) continues(home, file string) bool {
 	name, err := filepath.Rel(home, file)
 	m := s.Files[name]
@@ -120,8 +120,8 @@ func memoryFilesIn(home, conversation string, e Event) []string {
 	return names
 }
 
-// redactFile returns the text of a file that is stored as a whole, without secrets. JSON, or each line of JSON, that has
-// secrets by the names of its members becomes compact.
+// redactFile returns the text of a file that is stored as a whole, without secrets. JSON, or each line of JSON, that
+// has secrets by the names of its members becomes compact.
 func redactFile(text []byte) []byte {
 	text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
 	if clean, secrets, err := transcript.RedactJSON(text); err == nil && secrets > 0 {

@@ -59,8 +59,9 @@ func (t target) place(f *rememberedFile) (Outcome, error) {
 	return outcome, nil
 }
 
-// storedWhole returns the mark of a file that is stored as a whole. there are the contents of the file of this host, and
-// m is its mark before. If the hooks have stored another version of the file than this one, they store this one later.
+// storedWhole returns the mark of a file that is stored as a whole. there are the contents of the file of this host,
+// and m is its mark before. If the hooks have stored another version of the file than this one, they store this one
+// later.
 func (f *rememberedFile) storedWhole(there []byte, m mark) mark {
 	same := len(f.lines) > 0 && (bytes.Equal(there, f.lines[0]) ||
 		strings.Join(pieces(redactFile(there)), "") == string(f.lines[0]))

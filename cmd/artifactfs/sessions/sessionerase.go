@@ -31,8 +31,9 @@ own files stay. The objects that contained the records are deleted on this host.
 on the session remote, which may keep the unreferenced objects until its own gc.
 
 Forks of the session on this host lose the same records at once. The session remote stores which records were erased, so
-that a fork on another machine erases them too: within 30 seconds if it is mounted, else at its next mount. Checkpoints,
-commits, notes, facts and the handoff are not changed.`,
+that a fork on another machine erases them too: within 30 seconds if it is mounted, else at its next mount. A machine
+that has mounted the session itself erases them before it pushes the next time. Checkpoints, commits, notes, facts and
+the handoff are not changed.`,
 		Example: `  artifactfs session erase --before 30d
   artifactfs session erase fix-login --record 01M80Q4Z50EZKC5YR3HTMPRYYQ --why 'a customer asked for it'`,
 		Args: func(cmd *cobra.Command, args []string) error {
