@@ -142,8 +142,9 @@ type change struct {
 
 // apply carries out a change: it records the intent, changes the working tree, replaces the index, calls ch.last and
 // releases the index lock. If a step fails, apply undoes the previous steps, so that nothing is changed. If that fails
-// too, the intent stays in the journal as an unfinished one, and the error is an UnfinishedError. Once the intent is
-// recorded, apply continues even if ctx ends, because the remaining steps do not wait for the network.
+// too, the intent stays in the journal as an unfinished one, and the error is an UnfinishedError. The intent of a
+// repetition that fails stays as it is. Once the intent is recorded, apply continues even if ctx ends, because the
+// remaining steps do not wait for the network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) error {
 	pending := ch.pending
 	if pending == nil {
@@ -170,8 +171,11 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	}
 	c.Mark.SetStale(false)
 	if errors.Is(err, worktree.ErrPartial) {
-		c.Journal.markUnfinished(pending)
+		pending.Leave()
 		return UnfinishedError{err}
+	}
+	if err != nil && ch.pending != nil {
+		return err // the changes of the killed process were not undone, so the caller decides about the intent
 	}
 	if err != nil {
 		return errors.Join(err, pending.End())

@@ -36,8 +36,10 @@
 // restore or merge, or the next start, completes it first.
 //
 // An intent that cannot be repeated, because git refuses or a checkpoint was removed, is ended: the working tree stays
-// as the killed process left it, and git status shows the difference. It is not repeated later, because that would
-// surprise the user. If the process is shut down while it repeats an intent, the intent stays for the next successor.
+// as the killed process left it, git status shows the difference, and a note names the cause. It is not repeated later,
+// because that would surprise the user. If a repetition fails for another reason, for example because a git command
+// holds the index lock or the disk is full, the intent stays in Journal.Unfinished, as above. If the process is shut
+// down while it repeats an intent, the intent stays for the next successor.
 //
 // # Other records that outlive a process
 //

@@ -272,3 +272,34 @@ func TestSwitchFailsAtEveryOperation(t *testing.T) {
 		}
 	}
 }
+
+// TestRepetitionFailsAtEveryOperation checks, for every n, that the intent of a killed switch stays if the n-th
+// operation of its repetition fails, and that a later repetition completes the switch.
+func TestRepetitionFailsAtEveryOperation(t *testing.T) {
+	t.Parallel()
+	a := files{"a": {Data: "1\n"}, "b": {Data: "1\n"}, "c": {Data: "1\n"}}
+	b := files{"a": {Data: "2\n"}, "b": {Data: "2\n"}, "c": {Data: "2\n"}}
+	k := &kills{w: newRepo(t, a, b).world(t)}
+	k.w.must(k.w.toIntent(k.on(k.w.checkout(OpenJournal(k.w.home()))), SwitchIntent{Ref: "tree1"}, nil))
+	half := k.left[slices.Index(k.at, "graft of 1 paths")]
+	half.must(half.git.BreakLocks(t.Context()))
+	for n := 1; ; n++ {
+		w, f := half.clone(), &failures{first: n, last: n}
+		j := OpenJournal(w.home())
+		p := j.Pending()[0]
+		err := w.toIntent(f.on(w.checkout(j)), *p.Switch, p)
+		what := f.end()
+		if got, want := len(OpenJournal(w.home()).Pending()) > 0, err != nil; got != want {
+			t.Errorf("failure %d (%s): intent stays: %t, want %t: %v", n, what, got, want, err)
+		}
+		if err != nil {
+			err = w.toIntent(w.checkout(j), *p.Switch, p)
+		}
+		if got := w.shown(); err != nil || got.String() != b.String() || len(j.Pending()) > 0 {
+			t.Errorf("failure %d (%s): working tree after the repetition%s\nwant%s\n%v", n, what, got, b, err)
+		}
+		if what == "" || t.Failed() {
+			return
+		}
+	}
+}

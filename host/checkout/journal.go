@@ -75,7 +75,7 @@ type Pending struct {
 	Err error // error of reading the recorded intent; if it is not nil, only End may be called
 
 	journal *Journal
-	left    bool // whether the checkout has failed and could not be undone; protected by journal.mu
+	left    bool // whether the checkout has failed and some paths may stay changed; protected by journal.mu
 }
 
 // journalText is the contents of the file of a Journal, in JSON.
@@ -153,18 +153,21 @@ func (j *Journal) Pending() []*Pending {
 	return slices.Clone(j.open)
 }
 
-// Unfinished returns the intents of checkouts that have failed and could not be undone, the oldest first.
+// Unfinished returns the intents of checkouts that have failed and could not be undone, or whose repetition has failed,
+// the oldest first.
 func (j *Journal) Unfinished() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(j.open), func(p *Pending) bool { return !p.left })
 }
 
-// markUnfinished records that the checkout of the intent p has failed and could not be undone.
-func (j *Journal) markUnfinished(p *Pending) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	p.left = true
+// Leave adds the intent to those that Unfinished returns, because its checkout has failed and some paths may stay
+// changed. It reports whether the intent was one of them before.
+func (p *Pending) Leave() (before bool) {
+	p.journal.mu.Lock()
+	defer p.journal.mu.Unlock()
+	before, p.left = p.left, true
+	return before
 }
 
 // Begin adds an intent to the journal. The intent is on disk when Begin returns.

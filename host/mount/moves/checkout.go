@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"syscall"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/checkout"
+	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // checkouts returns a checkout.Checkout for this mount, which switches and restores use. Finish, which sets m.journal,
@@ -72,13 +75,13 @@ func (m *Mover) finish(ctx context.Context, git *gitdir.Dir, p *checkout.Pending
 }
 
 // finishUnfinished completes the changes that have failed and could not be undone. It returns an error if one of them
-// fails again and still can neither be completed nor undone. Each new change calls it first.
+// fails again and stays unfinished. Each new change calls it first.
 func (m *Mover) finishUnfinished(ctx context.Context, git *gitdir.Dir) error {
 	m.finishing.Lock()
 	defer m.finishing.Unlock()
-	for _, p := range m.journal.Load().Unfinished() {
-		var again checkout.UnfinishedError
-		if err := m.finish(ctx, git, p); errors.As(err, &again) {
+	journal := m.journal.Load()
+	for _, p := range journal.Unfinished() {
+		if err := m.finish(ctx, git, p); err != nil && slices.Contains(journal.Unfinished(), p) {
 			return fmt.Errorf("finish %s: %w", p.Intent, err)
 		}
 	}
@@ -98,16 +101,47 @@ func (m *Mover) Unfinished() (list []string) {
 	return list
 }
 
-// abandonCheckout removes the journal entry p of a switch or restore that cannot be completed, and logs err with the
-// message what. The working tree remains as the killed process has left it, and git status lists the differences. If
-// ctx has ended, or if err is a checkout.UnfinishedError, abandonCheckout keeps the entry, so that the change is tried
-// again later.
-func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
-	var again checkout.UnfinishedError
-	if ctx.Err() == nil && !errors.As(err, &again) {
+// leave decides about the journal entry p of a switch or restore whose repetition has failed with err, and logs err
+// with the message what. The entry stays, so that the change is tried again later, unless a repetition would fail
+// again: see hopeless. A second failure removes it too, unless the cause is passing, so that no entry refuses all later
+// changes for ever. leave reports whether it has removed the entry; the working tree then remains as the killed process
+// has left it, and git status lists the differences.
+func (m *Mover) leave(ctx context.Context, p *checkout.Pending, what string, err error) (removed bool) {
+	switch {
+	case ctx.Err() != nil: // this process, or the one that succeeds it, tries again
+	case p.Err != nil, hopeless(err), p.Leave() && !passing(err):
+		removed = true
 		err = errors.Join(err, p.End())
 	}
-	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))
+	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Bool("dropped", removed), zap.Error(err))
+	return removed
+}
+
+// hopeless reports whether err, with which the repetition of an interrupted change has failed, states that the change
+// is impossible: it would overwrite changes of the user, git is in the middle of an operation, or the branch, commit,
+// path or checkpoint does not exist any more.
+func hopeless(err error) bool {
+	var refusal fault.RefusalError
+	var busy fault.GitBusyError
+	var path fault.NoPathError
+	var checkpoint *session.FindError
+	return errors.As(err, &refusal) || errors.As(err, &busy) || errors.As(err, &path) || errors.As(err, &checkpoint) ||
+		isAny(err, fault.ErrSparse, gitdir.ErrNoCommit, gitdir.ErrNotBranch, gitdir.ErrBranchExists,
+			gitdir.ErrBranchBlocked, gitdir.ErrAmbiguous, gitdir.ErrInUse, session.ErrNoCheckpoint,
+			session.ErrNotCheckpoint)
+}
+
+// passing reports whether the cause of err is a state of this host that ends: a lock, or a lack of space, memory,
+// processes or descriptors.
+func passing(err error) bool {
+	var undone checkout.UnfinishedError
+	return errors.As(err, &undone) || isAny(err, gitdir.ErrLocked, gitdir.ErrRefsLocked, syscall.ENOSPC, syscall.EDQUOT,
+		syscall.ENOMEM, syscall.EAGAIN, syscall.EMFILE, syscall.ENFILE)
+}
+
+// isAny reports whether err is one of the given errors.
+func isAny(err error, list ...error) bool {
+	return slices.ContainsFunc(list, func(e error) bool { return errors.Is(err, e) })
 }
 
 // mountsOver is the directory of a mount. It implements checkout.Mounts: its methods report whether another file system

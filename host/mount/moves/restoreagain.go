@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -14,8 +13,8 @@ import (
 )
 
 // finishRestore completes the restore p, which was interrupted, and adds a note to the status. If the restore cannot be
-// completed, finishRestore calls abandonCheckout and returns the error; the note then names the commands with which the
-// user can repeat or undo the restore.
+// completed, finishRestore calls leave and returns the error; if the restore is not tried again, the note names the
+// commands with which the user can repeat or undo it.
 func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {
@@ -29,12 +28,10 @@ func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return nil
 	}
-	var again checkout.UnfinishedError
-	if ctx.Err() == nil && !errors.As(err, &again) {
+	if m.leave(ctx, p, "finish a restore that was interrupted", err) {
 		m.Mount.Agent.AddNote(fmt.Sprintf("restore of checkpoint %s was interrupted and cannot be completed automatically (%v): "+
 			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
 	}
-	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 	return err
 }
 

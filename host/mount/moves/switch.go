@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -130,8 +131,8 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats the switch p, which was interrupted. If that fails, finishSwitch calls abandonCheckout, and
-// returns the error.
+// finishSwitch repeats the switch p, which was interrupted. If that fails, finishSwitch calls leave, adds a note to the
+// status if the switch is not tried again, and returns the error.
 func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	err := p.Err
 	if err == nil {
@@ -142,8 +143,9 @@ func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.P
 			_, err = m.moveTo(ctx, git, rest, p, quiet)
 		}
 	}
-	if err != nil {
-		m.abandonCheckout(ctx, p, "finish a switch that was interrupted", err)
+	if err != nil && m.leave(ctx, p, "finish a switch that was interrupted", err) {
+		m.Mount.Agent.AddNote(fmt.Sprintf("%s was interrupted and cannot be completed (%v): git status lists the paths that "+
+			"it may have changed", p.Intent, err))
 	}
 	return err
 }
