@@ -41,6 +41,9 @@ type Restore struct {
 	// directories that the caller restores itself, because the trees of checkpoints do not contain them
 	Elsewhere []string
 	Target    session.Checkpoint // checkpoint to restore from
+	// Since is the checkpoint that Target was computed from. If a path to restore has changed since then, Compare returns
+	// a fault.RefusalError. The zero value stands for a target that does not depend on the current state.
+	Since session.Checkpoint
 
 	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets this
 	// field. For a new restore, Compare sets the field.
@@ -91,7 +94,28 @@ func (r *Restore) Compare(ctx context.Context) (err error) {
 	if !r.again {
 		r.Before = r.now
 	}
+	if err == nil && r.Since.ID != "" {
+		err = r.checkSince(ctx)
+	}
 	return err
+}
+
+// checkSince returns a fault.RefusalError if paths to restore have changed since the checkpoint Since.
+func (r *Restore) checkSince(ctx context.Context) error {
+	list, err := r.Differ.Differences(ctx, r.Since.Tree, r.now.Tree)
+	if err != nil {
+		return err
+	}
+	refusal := fault.RefusalError{Why: "files were changed in the meantime", Hint: "nothing was changed; run the command again"}
+	for _, d := range list {
+		if r.Wants(d.Path) {
+			refusal.Paths = append(refusal.Paths, d.Path)
+		}
+	}
+	if len(refusal.Paths) > 0 {
+		return refusal
+	}
+	return nil
 }
 
 // checkPaths returns a fault.NoPathError if one of the requested paths is neither in the target nor in the working

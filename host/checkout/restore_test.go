@@ -303,6 +303,50 @@ func TestRestoreKilledAtEveryStep(t *testing.T) {
 	}
 }
 
+// TestRestoreSince checks that a restore whose target was computed from a checkpoint overwrites no later change, and
+// that a later change of another path is in the checkpoint Before.
+func TestRestoreSince(t *testing.T) {
+	t.Parallel()
+	w := newRepo(t, files{"a": {Data: "1\n"}, "b": {Data: "1\n"}, "d/c": {Data: "1\n"}}).world(t)
+	s := newCheckpoints(w)
+	since, err := s.Capture(t.Context())
+	w.must(err)
+	target := s.add(files{"a": {Data: "merged\n"}, "b": {Data: "1\n"}, "d/c": {Data: "merged\n"}})
+	restore := func() (*Restore, error) {
+		c := w.checkout(OpenJournal(w.home()))
+		r := &Restore{Checkout: c, Checkpoints: s, Differ: s, Paths: []string{"a", "d/c"}, Target: target, Since: since}
+		lock, err := c.Lock(t.Context())
+		w.must(err)
+		defer lock.Release()
+		if err := r.Compare(t.Context()); err != nil {
+			return r, err
+		}
+		return r, r.Apply(t.Context(), lock, nil, "nonce", nil)
+	}
+	for _, edit := range []string{"a", "d"} {
+		w.put(edit, worktreetest.File{Data: "edited\n"})
+		before := w.state()
+		var refusal fault.RefusalError
+		if _, err := restore(); !errors.As(err, &refusal) || !slices.Contains([]string{"a", "d/c"}, refusal.Paths[0]) {
+			t.Errorf("restore after a change of %s: got %v, want a refusal that names the path", edit, err)
+		}
+		if after := w.state(); after != before {
+			t.Errorf("refused restore:%s\nwant:%s", after, before)
+		}
+		w.remove(edit)
+		w.put(map[string]string{"a": "a", "d": "d/c"}[edit], worktreetest.File{Data: "1\n"})
+	}
+	w.put("b", worktreetest.File{Data: "edited\n"})
+	done, err := restore()
+	want := files{"a": {Data: "merged\n"}, "b": {Data: "edited\n"}, "d/c": {Data: "merged\n"}}
+	if got := w.shown(); err != nil || got.String() != want.String() {
+		t.Errorf("restore after a change of another path: got %v%s\nwant%s", err, got, want)
+	}
+	if got := s.trees[done.Before.Tree]["b"].Data; got != "edited\n" {
+		t.Errorf("checkpoint of before has %q in the changed file, want the change", got)
+	}
+}
+
 // failCheckpoints is a session whose operations can fail.
 type failCheckpoints struct {
 	*checkpoints

@@ -134,7 +134,7 @@ var specific = []row{
 	}},
 
 	// Rows for switching, and for following a branch.
-	{in: Switch, match: a[RefusalError](), code: control.CodeConflict,
+	{in: Switch | SessionAt, match: a[RefusalError](), code: control.CodeConflict,
 		hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
 	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict,
 		hint: text("finish or abort the git operation first; git status shows how")},

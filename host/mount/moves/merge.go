@@ -28,11 +28,14 @@ import (
 // A merge applies the changes of another session to the working tree, in these steps:
 //
 //	adopt              copies the commits and trees of the other session's checkpoint
-//	checkpoint         stores the present working tree, so that the user can undo the merge by a restore
+//	checkpoint         stores the present working tree, which is ours
 //	git merge-tree     merges three trees: the merge base, ours and theirs. The contents of paths that both sessions have changed
 //	                   are fetched before, with one request; for other paths, git compares only the ids
 //	checkpoint         stores the result, with the conflicts in its index; this checkpoint is never pushed
 //	restore --staged   changes the paths that differ from the result; after a crash it is completed like any other restore
+//
+// The restore makes a checkpoint of the state before it, with which the user can undo the merge. If one of its paths has
+// changed since the first checkpoint, the restore changes nothing, and the merge is made again from the present files.
 //
 // HEAD and branches do not change. Afterwards the changes of the other session are staged, as after git merge --squash.
 
@@ -41,7 +44,7 @@ type merging struct {
 	m      *Mover
 	repo   *session.Repo      // repository of the mount's own session
 	theirs adopted            // checkpoint that is merged
-	now    session.Checkpoint // checkpoint of the working tree as it was before the merge
+	now    session.Checkpoint // checkpoint of the working tree whose files are merged
 	base   object.ID          // tree of the merge base; zero for the empty tree
 	merge.Merged
 	objects string // directory to which git writes new objects; "" for the object directory of the git directory
@@ -74,8 +77,26 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if w.repo, err = m.Mount.Agent.Open(ctx); err != nil {
 		return reply, err
 	}
-	name := r.Of + "@" + string(w.theirs.checkpoint.ID)
-	// The user can restore this checkpoint to undo the merge.
+	if w.base, err = w.commonTree(ctx); err != nil {
+		return reply, err
+	}
+	for try := 1; ; try++ {
+		reply, err := w.apply(ctx, r)
+		var changed fault.RefusalError
+		if try == mergeTries || !errors.As(err, &changed) {
+			return reply, err
+		}
+	}
+}
+
+// mergeTries is the maximum number of times that a merge is made, each time from the present files, because programs
+// change files during the merge that it changes.
+const mergeTries = 3
+
+// apply merges the checkpoint w.theirs into the working tree as it is now. It returns a fault.RefusalError, and changes
+// nothing, if paths that the merge changes are changed in the meantime.
+func (w *merging) apply(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
+	m, name := w.m, r.Of+"@"+string(w.theirs.checkpoint.ID)
 	if w.now, _, err = m.Mount.Agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
 	}
@@ -86,9 +107,6 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	// Index.Special contains the entries with a conflict stage, which an earlier merge may have left.
 	if slices.ContainsFunc(state.Index.Special, func(e session.IndexEntry) bool { return e.Stage != 0 }) {
 		return reply, fault.ErrConflicts
-	}
-	if w.base, err = w.commonTree(ctx); err != nil {
-		return reply, err
 	}
 	if err := w.provide(ctx); err != nil {
 		return reply, err
@@ -111,12 +129,12 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	}
 	// restore writes a journal entry, so that a successor completes the change if this process dies.
 	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.Mount.Dir, ID: string(merged.ID), Paths: paths, Staged: true,
-		Nonce: r.Nonce})
+		Nonce: r.Nonce}, w.now)
 	if err != nil {
 		return reply, err
 	}
-	before := o.Shown(w.now)
-	reply.Before, reply.Changes, reply.Kept = &before, done.Changes, done.Kept
+	// w.now lacks what programs have changed during the merge at other paths.
+	reply.Before, reply.Changes, reply.Kept = done.Before, done.Changes, done.Kept
 	return reply, nil
 }
 

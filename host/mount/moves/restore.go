@@ -61,7 +61,7 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 // Errors have a hint.
 func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
 	start := time.Now()
-	reply, err := m.restore(ctx, r)
+	reply, err := m.restore(ctx, r, session.Checkpoint{})
 	if err != nil {
 		of := fault.Subject{
 			Area: fault.Restore, Verb: "restore", Object: m.Mount.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID,
@@ -78,8 +78,10 @@ func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.
 }
 
 // restore implements Restore, without hints in its errors. It holds git's index lock from the comparison until all
-// files are written, so that no git command changes the index in between.
-func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
+// files are written, so that no git command changes the index in between. If since is not the zero value, it changes
+// nothing if one of the paths has changed since that checkpoint.
+func (m *Mover) restore(ctx context.Context, r control.RestoreRequest,
+	since session.Checkpoint) (reply control.RestoreReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
 	}
@@ -122,6 +124,7 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 		return reply, err
 	}
 	w := m.newRestoring(git, repo, paths)
+	w.Since = since
 	// The ID is looked up before Apply creates a checkpoint, because an ID such as @~1 refers to the newest checkpoint.
 	if w.Target, err = catalog.Find(ctx, repo, m.Mount, r.ID); err != nil {
 		return reply, err
