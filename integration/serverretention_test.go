@@ -225,6 +225,19 @@ func TestRetention(t *testing.T) {
 		t.Errorf("plan after the run: got %s", got)
 	}
 	w.ok("session", "undelete", "draft", "--session-remote", remote)
+	// A tombstone stays when the trash is emptied. It is no deleted session.
+	w.ok("session", "delete", "draft", "--session-remote", remote, "--yes")
+	check(t, os.WriteFile(file, []byte(`{"version":1,"trash_after":"0s"}`), 0o600))
+	w.ok("namespace", "retention", "team", "--set", file)
+	must[client.RetentionSteps](t)(x.RunRetention(t.Context(), "team"))
+	trashed := must[string](t)(gitAs(t.Context(), w.root, c.token, "ls-remote", remote, "refs/afs/trash/draft/*"))
+	if strings.Count(trashed, "refs/afs/trash/") != 1 || !strings.HasSuffix(strings.TrimSpace(trashed), "/deleted") {
+		t.Errorf("refs of a session that was removed from the trash: got\n%s\nwant a tombstone", trashed)
+	}
+	if left := must[client.RetentionSteps](t)(x.RetentionPlan(t.Context(), "team")); strings.Contains(list(left, all),
+		"draft deleted") {
+		t.Errorf("plan with a tombstone: got %s", list(left, all))
+	}
 	audit := must[io.ReadCloser](t)(x.Audit(t.Context(), 0, 0))
 	defer audit.Close()
 	entries := string(must[[]byte](t)(io.ReadAll(audit)))

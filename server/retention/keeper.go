@@ -264,13 +264,14 @@ func metaOf(from session.Objects, f object.Format, name string, refs []records.R
 	return m, false
 }
 
-// deleted returns the session in the trash to which a ref belongs, with the time of the deletion as Due.
+// deleted returns the session in the trash to which a ref belongs, with the time of the deletion as Due. A tombstone
+// belongs to none.
 func deleted(repo, ref string) (s Step, ok bool) {
 	rest, ok := strings.CutPrefix(ref, thin.TrashPrefix)
 	name, rest, _ := strings.Cut(rest, "/")
-	stamp, _, _ := strings.Cut(rest, "/")
+	stamp, part, _ := strings.Cut(rest, "/")
 	at, err := strconv.ParseInt(stamp, 10, 64)
-	if !ok || err != nil {
+	if !ok || err != nil || part == thin.Tombstone {
 		return s, false
 	}
 	s = Step{Repo: repo, Session: name, State: "deleted", Due: time.Unix(at, 0).UTC(),
@@ -360,12 +361,12 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 			removals = append(removals, records.RefUpdate{Name: r.Name, Old: r.ID, New: none})
 		}
 	}
-	if s.Action == Purge {
-		return k.o.Archiver.Push(ctx, snap.Repo, removals, nil, by)
-	}
 	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
 	if err != nil {
 		return err
+	}
+	if s.Action == Purge {
+		return k.purge(ctx, snap, format, s, removals, by)
 	}
 	store, err := odb.Open(filepath.Join(on.Dir, "objects"), format)
 	if err != nil {
@@ -387,6 +388,28 @@ func (k *Keeper) change(ctx context.Context, repoID string, s Step, by archive.B
 		updates = append(updates, records.RefUpdate{Name: to + strings.TrimPrefix(r.Name, "refs/"), Old: none, New: r.ID})
 	}
 	return k.o.Archiver.Push(ctx, snap.Repo, append(updates, removals...), nil, by)
+}
+
+// purge removes a session from the trash, and leaves a tombstone unless a session of the same name exists.
+func (k *Keeper) purge(ctx context.Context, snap records.Snapshot, f object.Format, s Step,
+	updates []records.RefUpdate, by archive.By) error {
+	stone := s.at + thin.Tombstone
+	if len(updates) == 0 || slices.ContainsFunc(snap.Refs, func(r records.Ref) bool {
+		return r.Name == session.MetaRef(s.Session) || r.Name == stone
+	}) {
+		updates = slices.DeleteFunc(updates, func(u records.RefUpdate) bool { return u.Name == stone })
+		return k.o.Archiver.Push(ctx, snap.Repo, updates, nil, by)
+	}
+	empty, err := trash.EmptyBlob(f)
+	if err != nil {
+		return err
+	}
+	p, err := k.o.Archiver.Store(ctx, f, []odb.Outgoing{empty})
+	if err != nil {
+		return err
+	}
+	updates = append(updates, records.RefUpdate{Name: stone, Old: updates[0].New, New: empty.ID.String()})
+	return k.o.Archiver.Push(ctx, snap.Repo, updates, &p, by)
 }
 
 // close closes a session that has changed last at the time changed.

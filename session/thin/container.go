@@ -316,6 +316,9 @@ func direct(ref, name string) bool {
 // TrashPrefix is the prefix of the refs of deleted sessions.
 const TrashPrefix = session.Prefix + "trash/"
 
+// Tombstone is the last part of the name of the ref that stays of a deleted session when the trash is emptied.
+const Tombstone = "deleted"
+
 // clone returns a copy of m that does not share slices and maps with m.
 func (m manifest) clone() manifest {
 	c := m

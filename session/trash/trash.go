@@ -10,6 +10,11 @@
 // Delete creates all refs in the trash before it deletes the first ref of the session. Undelete creates all refs of the
 // session before it deletes the first ref in the trash. If a call is interrupted, refs may exist under both names;
 // repeating the call completes the operation. All refs are updated by compare-and-swap.
+//
+// When the trash is emptied, a tombstone stays of each session: a ref to the empty blob, from which another host with a
+// copy of the session finds that it was deleted, and not lost. So the host does not create it again.
+//
+//	refs/afs/trash/SESSION/UNIXTIME/deleted
 package trash
 
 import (
@@ -17,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -24,6 +30,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/odb"
 	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/internal/backoff"
 	"github.com/artifactfs/artifactfs/session"
@@ -31,8 +38,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// Keep is the time for which a deleted session can be restored.
-const Keep = 7 * 24 * time.Hour
+// Keep is the time for which a deleted session can be restored. Remember is the time for which its tombstone stays.
+const (
+	Keep     = 7 * 24 * time.Hour
+	Remember = 90 * 24 * time.Hour
+)
 
 var (
 	// ErrNone means that no deleted session has the requested name.
@@ -131,6 +141,26 @@ func Prefix(name string, at time.Time) string {
 // Ref returns the name in the trash for the ref of the session name, which is deleted at the time at.
 func Ref(name, ref string, at time.Time) string {
 	return Prefix(name, at) + strings.TrimPrefix(ref, "refs/")
+}
+
+// EmptyBlob returns the object to which tombstones refer.
+func EmptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
+
+// formatOf returns the object format of a session remote, of which there has refs.
+func formatOf(there map[string]object.ID) (f object.Format) {
+	for _, id := range there {
+		f = id.Format()
+	}
+	return f
+}
+
+// tombstone returns the name of the deleted session whose tombstone ref is, and the time of the deletion.
+func tombstone(ref string) (name string, at time.Time, ok bool) {
+	rest, ok := strings.CutPrefix(ref, thin.TrashPrefix)
+	name, rest, _ = strings.Cut(rest, "/")
+	stamp, last, _ := strings.Cut(rest, "/")
+	unix, err := strconv.ParseInt(stamp, 10, 64)
+	return name, time.Unix(unix, 0), ok && err == nil && last == thin.Tombstone
 }
 
 // deleteTries is the maximum number of attempts to delete a session whose refs change at the same time.
@@ -308,7 +338,7 @@ func List(there map[string]object.ID) []Deleted {
 		name, rest, ok1 := strings.Cut(rest, "/")
 		stamp, rest, ok2 := strings.Cut(rest, "/")
 		at, err := strconv.ParseInt(stamp, 10, 64)
-		if !ok || !ok1 || !ok2 || err != nil || rest == "" || session.ValidName(name) != nil {
+		if !ok || !ok1 || !ok2 || err != nil || rest == "" || rest == thin.Tombstone || session.ValidName(name) != nil {
 			continue
 		}
 		key := name + "/" + stamp
@@ -370,28 +400,58 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string,
 	return len(back), taken, nil
 }
 
-// Expire removes the sessions from the trash that were deleted longer ago than Keep.
+// Expire removes the sessions from the trash that were deleted longer ago than Keep, and leaves tombstones of them. It
+// also removes tombstones that are older than Remember, or older than another deletion of the same name.
 func Expire(ctx context.Context, remote *transport.Remote, there map[string]object.ID, now time.Time) error {
-	var removals []transport.RefUpdate
-	for _, d := range List(there) {
+	var updates []transport.RefUpdate
+	last := map[string]time.Time{} // time of the last deletion, by session
+	var objects []odb.Outgoing
+	for _, d := range List(there) { // the newest deletion first
+		newest := last[d.Session].IsZero()
+		if newest {
+			last[d.Session] = d.At
+		}
 		if now.Sub(d.At) <= Keep {
 			continue
 		}
 		from := Prefix(d.Session, d.At)
 		for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
-			removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: d.refs[ref]})
+			updates = append(updates, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: d.refs[ref]})
+		}
+		stays := there[from+thin.Tombstone]
+		// A later deletion, or a new session of this name, shows what the tombstone would.
+		if !newest || !stays.IsZero() || now.Sub(d.At) > Remember || !there[session.MetaRef(d.Session)].IsZero() {
+			continue
+		}
+		empty, err := EmptyBlob(formatOf(d.refs))
+		if err != nil {
+			return err
+		}
+		objects = []odb.Outgoing{empty}
+		updates = append(updates, transport.RefUpdate{Name: from + thin.Tombstone, New: empty.ID})
+	}
+	for ref, id := range there {
+		name, at, ok := tombstone(ref)
+		if ok && (now.Sub(at) > Remember || at.Before(last[name])) {
+			updates = append(updates, transport.RefUpdate{Name: ref, Old: id})
 		}
 	}
-	if _, err := move(ctx, remote, removals, false); err != nil {
+	if _, err := send(ctx, remote, updates, objects, false); err != nil {
 		return fmt.Errorf("empty the trash: %w", err)
 	}
 	return nil
 }
 
-// move updates refs of a session remote. If all is set and the server supports atomic pushes, either all updates are
-// made or none. kept lists the refs that the server refuses to delete; any other refused update is returned as an
-// error.
+// move updates refs of a session remote, which has all objects. The other parameters and the results are those of send.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate,
+	all bool) (kept []string, err error) {
+	return send(ctx, remote, updates, nil, all)
+}
+
+// send updates refs of a session remote, which may lack objects. If all is set and the server supports atomic pushes,
+// either all updates are made or none. kept lists the refs that the server refuses to delete; any other refused update
+// is returned as an error.
+func send(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, objects []odb.Outgoing,
 	all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil
@@ -401,7 +461,11 @@ func move(ctx context.Context, remote *transport.Remote, updates []transport.Ref
 		return nil, err
 	}
 	defer push.Close()
-	results, err := push.Send(ctx, transport.PushRequest{Updates: updates, Atomic: all && push.Atomic})
+	req := transport.PushRequest{Updates: updates, Atomic: all && push.Atomic}
+	if len(objects) > 0 {
+		req.Pack = func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, push.Format, objects) }
+	}
+	results, err := push.Send(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -392,3 +392,45 @@ func TestExpire(t *testing.T) {
 	p.want("trash after the time for which sessions are kept", true, want...)
 	p.want("other refs", false, session.MetaRef("old"))
 }
+
+// TestTombstone checks that emptying the trash leaves one tombstone of a session, which is no deleted session, and that
+// tombstones end.
+func TestTombstone(t *testing.T) {
+	p := newPlace(t)
+	later := deletion.Add(time.Hour)
+	p.set(ofSession)
+	p.mustDelete(deletion)
+	p.set(ofSession)
+	p.mustDelete(later)
+	now := later.Add(trash.Keep + time.Second)
+	stone := trash.Prefix("s", later) + thin.Tombstone
+	for range 2 { // the second call changes nothing
+		if err := trash.Expire(t.Context(), p.remote, p.there(), now); err != nil {
+			t.Fatal(err)
+		}
+		p.want("trash after it was emptied", true, strings.TrimPrefix(stone, thin.TrashPrefix))
+	}
+	if got := gittest.Must(t, p.dir, "cat-file", "blob", stone); got != "" {
+		t.Errorf("contents of the tombstone: got %q, want none", got)
+	}
+	if list := trash.List(p.there()); len(list) != 0 {
+		t.Errorf("deleted sessions: got %+v, want none", list)
+	}
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
+		t.Errorf("undelete a session of which only a tombstone exists: got %v, want ErrNone", err)
+	}
+	p.set(ofSession)
+	p.mustDelete(now)
+	if err := trash.Expire(t.Context(), p.remote, p.there(), now); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.there()[stone]; !got.IsZero() {
+		t.Error("the tombstone of an earlier deletion stays beside a later one")
+	}
+	for _, at := range []time.Time{now.Add(trash.Keep + time.Second), now.Add(trash.Remember + time.Second)} {
+		if err := trash.Expire(t.Context(), p.remote, p.there(), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.want("trash after the tombstone has ended", true)
+}
