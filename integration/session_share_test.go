@@ -347,6 +347,20 @@ func TestAdoptAndMerge(t *testing.T) {
 	if out := w.ok("session", "merge", "fork", "-C", s.m.Dir); !strings.Contains(out, "nothing to merge") {
 		t.Errorf("a second merge: got %q", out)
 	}
+	// The attributes and merge drivers of the mount apply. The driver edits its file in the mount when it runs first.
+	driver, ran := filepath.Join(w.root, "driver"), filepath.Join(w.root, "ran")
+	check(t, os.WriteFile(driver, []byte("#!/bin/sh\n[ -e "+ran+" ] || { touch "+ran+"; echo edited >"+s.m.path("driven")+
+		"; echo beside >"+s.m.path("beside")+"; }\ncat \"$2\" >>\"$1\"\n"), 0o755))
+	w.git(s.m.Dir, "config", "merge.own.driver", driver+" %A %B")
+	w.sh(s.m.Dir, `printf 'log merge=union\ndriven merge=own\n' >.gitattributes; echo ours >log; echo ours >driven`)
+	w.sh(fork, "echo fork >log; echo fork >driven")
+	mounted{control.MountReply{Dir: fork}, w}.checkpoint()
+	check(t, json.Unmarshal([]byte(w.ok("session", "merge", "fork", "-C", s.m.Dir, "--json")), &reply))
+	w.wantFile(s.m.path("log"), "ours\nfork\n")
+	w.wantFile(s.m.path("driven"), "edited\nfork\n")
+	w.ok("session", "restore", "-C", s.m.Dir, reply.Before.ID, "--staged")
+	w.wantFile(s.m.path("driven"), "edited\n")
+	w.wantFile(s.m.path("beside"), "beside\n")
 	s.m.checkpoint("--sync")
 	w.sound(s.remote.Path)
 	w.ok("unmount", fork)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -55,6 +56,15 @@ func (r Repo) Output(ctx context.Context, in string, args ...string) ([]byte, er
 		cmd.Stdin = strings.NewReader(in)
 	}
 	return Output(cmd)
+}
+
+// WithoutUser returns the Repo for commands that use neither settings nor attributes of the user and of the system, so
+// that their results are the same on every host.
+func (r Repo) WithoutUser() Repo {
+	r.Options = append(slices.Clone(r.Options), "-c", "core.attributesFile="+os.DevNull)
+	r.Env = append(slices.Clone(r.Env), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1",
+		"GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=")
+	return r
 }
 
 // Runner returns the method Output without a standard input, for package merge.

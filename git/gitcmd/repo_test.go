@@ -54,6 +54,14 @@ func TestRepo(t *testing.T) {
 	if out, err := r.Runner(t.Context())("config", "a.b"); err != nil || string(out) != "c\n" {
 		t.Errorf("option of a runner: got %q, %v, want c", out, err)
 	}
+	t.Setenv("GIT_CONFIG_COUNT", "1")
+	t.Setenv("GIT_CONFIG_KEY_0", "d.e")
+	t.Setenv("GIT_CONFIG_VALUE_0", "f")
+	for want, r := range map[string]Repo{"f\n": r, "": r.WithoutUser()} {
+		if out, err := r.Output(t.Context(), "", "config", "d.e"); string(out) != want || (err == nil) != (want != "") {
+			t.Errorf("setting of the user: got %q, %v, want %q", out, err, want)
+		}
+	}
 	if cmd := r.Command(t.Context(), "version"); cmd.Dir != r.Dir || !slices.Contains(cmd.Env, "V=w") ||
 		!slices.Contains(cmd.Env, NoPrompt) {
 		t.Errorf("command: directory %q, environment %q", cmd.Dir, cmd.Env)

@@ -72,16 +72,40 @@ type Merged struct {
 	Result    object.ID // the merged tree; files with conflicts contain conflict markers
 	Conflicts []Entry
 	Messages  []string // git's messages about the conflicts; none if there are no conflicts
+	contents  []string // paths whose contents git has merged, and not only chosen
 }
 
 // Renames returns the setting that turns the detection of renames on or off. git compares contents to detect renames,
 // and would fetch missing ones one by one, so it is off if some are missing.
 func Renames(on bool) string { return "merge.renames=" + strconv.FormatBool(on) }
 
-// Commits merges two commits. The function run determines where the objects of the result are written. The settings
-// have the form NAME=VALUE and take precedence over those of the user.
-func Commits(run Run, ours, theirs string, settings ...string) (Merged, error) {
-	var args []string
+// Commits merges two commits, as git merge does in a working tree of the commit ours with its .gitattributes files. The
+// function run determines where the objects of the result are written, in which configuration git searches merge
+// drivers, and which further attributes apply. It must name the git directory by an absolute path. The settings have
+// the form NAME=VALUE and take precedence over those of the user. If contents of .gitattributes are missing, Commits
+// returns the merge without attributes, and an error for which errors.Is(err, ErrAttributes) is true.
+func Commits(run Run, ours, theirs string, settings ...string) (m Merged, err error) {
+	// Attributes matter only for paths whose contents are merged. Usually there are none, so merge without attributes
+	// first. From git 2.43 on, a bare repository would use those of HEAD without the setting.
+	m, err = commits(run, nil, ours, theirs, append([]string{"attr.tree=" + ours}, settings...))
+	if err != nil || len(m.contents) == 0 {
+		return m, err
+	}
+	files, err := attributesFor(run, ours, m.contents)
+	if err != nil || !decide(files) {
+		return m, err
+	}
+	dir, remove, err := workTree(files)
+	if err != nil {
+		return Merged{}, err
+	}
+	m, err = commits(run, []string{"-C", dir, "--work-tree=" + dir}, ours, theirs, settings)
+	return m, errors.Join(err, remove())
+}
+
+// commits merges two commits once, with further options of git.
+func commits(run Run, options []string, ours, theirs string, settings []string) (Merged, error) {
+	args := options
 	for _, s := range settings {
 		args = append(args, "-c", s)
 	}
@@ -91,6 +115,9 @@ func Commits(run Run, ours, theirs string, settings ...string) (Merged, error) {
 	}
 	return parse(out)
 }
+
+// autoMerging is the kind of git's message about a path whose contents it has merged.
+const autoMerging = "Auto-merging"
 
 // parse parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL: the
 // ID of the merged tree, "MODE ID STAGE\tPATH" for each index entry of a path with a conflict, an empty string, and
@@ -116,11 +143,14 @@ func parse(out []byte) (m Merged, err error) {
 		m.Conflicts = append(m.Conflicts, Entry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
 		rest = rest[1:]
 	}
-	// An empty string separates the messages from the conflicts. Messages of a merge without conflicts are left out.
+	// An empty string separates the messages from the conflicts. The texts of a merge without conflicts are left out.
 	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
 		n, err := strconv.Atoi(rest[0])
 		if err != nil || n < 0 || n+2 >= len(rest) {
 			break
+		}
+		if rest[n+1] == autoMerging {
+			m.contents = append(m.contents, rest[1:n+1]...)
 		}
 		if text := strings.TrimSpace(rest[n+2]); len(m.Conflicts) > 0 && text != "" {
 			m.Messages = append(m.Messages, text)

@@ -153,3 +153,31 @@ func TestOrderIsThatOfGit(t *testing.T) {
 		before = after
 	}
 }
+
+// TestAttributesToMerge checks that the contents to merge include the .gitattributes files of the side ours above paths
+// that both sides have changed, and no others.
+func TestAttributesToMerge(t *testing.T) {
+	file := func(name, content string) object.TreeEntry {
+		return object.TreeEntry{Name: name, Mode: object.ModeFile, ID: id(t, content)}
+	}
+	side := func(all trees, name string) object.ID {
+		all[id(t, name)] = []object.TreeEntry{file(".gitattributes", "attributes"),
+			{Name: "both", Mode: object.ModeDir, ID: id(t, name+" both")}, {Name: "one", Mode: object.ModeDir,
+				ID: id(t, name+" one")}}
+		all[id(t, name+" both")] = []object.TreeEntry{file(".gitattributes", "both attributes"), file("f", name)}
+		all[id(t, name+" one")] = []object.TreeEntry{file(".gitattributes", "one attributes"), file("g "+name, name)}
+		return id(t, name)
+	}
+	all := trees{}
+	base, ours, theirs := side(all, "base"), side(all, "ours"), side(all, "theirs")
+	ids, complete, err := ContentsToMerge(t.Context(), all.read, base, ours, theirs)
+	if err != nil || !complete {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]bool{"attributes": true, "both attributes": true, "one attributes": false,
+		"ours": true, "theirs": true, "base": true} {
+		if got := slices.Contains(ids, id(t, content)); got != want {
+			t.Errorf("contents to merge include %q: %t, want %t", content, got, want)
+		}
+	}
+}

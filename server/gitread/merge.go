@@ -52,6 +52,10 @@ func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]
 					return gitcmd.Output(cmd)
 				}, c[0].String(), c[1].String(), merge.Renames(renames))
 				conflicts[i] = merged.Conflicted()
+				// it lacks contents that are in the mounted repository
+				if errors.Is(err, merge.ErrAttributes) {
+					return nil
+				}
 				return err
 			}
 			err := try(true)

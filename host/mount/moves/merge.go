@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +35,8 @@ import (
 //	checkpoint         stores the result, with the conflicts in its index; this checkpoint is never pushed
 //	restore --staged   changes the paths that differ from the result; after a crash it is completed like any other restore
 //
-// The restore makes a checkpoint of the state before it, with which the user can undo the merge. If one of its paths has
-// changed since the first checkpoint, the restore changes nothing, and the merge is made again from the present files.
+// The restore makes a checkpoint of the state before it, with which the user can undo the merge. If one of its paths
+// has changed since the first checkpoint, it changes nothing, and the merge is made again from the present files.
 //
 // HEAD and branches do not change. Afterwards the changes of the other session are staged, as after git merge --squash.
 
@@ -200,8 +201,9 @@ func (w *merging) provide(ctx context.Context) error {
 	return w.m.Mount.Owned.Provide(ctx, ids, nil)
 }
 
-// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git
-// has created to the session repository. name stands for the other session in conflict markers.
+// mergeTrees merges the trees in a temporary repository, with the attributes and merge drivers of the mount. Then it
+// copies the objects that git has created to the session repository. name stands for the other session in conflict
+// markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
 	commits, ours, theirs, err := session.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
@@ -211,16 +213,23 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err := w.repo.Write(ctx, commits); err != nil {
 		return err
 	}
+	w.objects = "" // the directory of an earlier merge does not exist any more
+	drivers, err := w.drivers(ctx)
+	if err != nil {
+		return err
+	}
 	dir, remove, err := disk.TempDir(w.m.State, "merge")
 	if err != nil {
 		return err
 	}
 	defer remove()
 	w.objects = filepath.Join(dir, "objects")
+	// git uses the attributes of the git directory, too; ignore a file that cannot be read, as git does
+	own, _ := disk.ReadRegular(filepath.Join(w.m.Mount.GitDir, "info", "attributes"), disk.LargeFile)
 	// Git writes the names of refs into conflict markers, so the temporary repository has a ref whose name describes the
 	// other checkpoint. The file objects/x is written so that the directory objects exists.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
-		"objects/x": "", "config": gitcmd.BareConfig(f)} {
+		"objects/x": "", "config": gitcmd.BareConfig(f), "info/attributes": string(own)} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)
 		}
@@ -228,11 +237,43 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if w.Merged, err = merge.Commits(w.runIn(ctx, dir), "HEAD", name); err != nil {
+	run := func(args ...string) ([]byte, error) {
+		// Of the commands of merge.Commits, only the last merge creates objects that are needed.
+		if slices.Contains(args, "merge-tree") {
+			if err := errors.Join(os.RemoveAll(w.objects), os.Mkdir(w.objects, 0o755)); err != nil {
+				return nil, err
+			}
+		}
+		return w.git(ctx, dir, nil, nil, args...)
+	}
+	if w.Merged, err = merge.Commits(run, "HEAD", name, drivers...); err != nil {
 		return err
 	}
 	return w.take(ctx)
 }
+
+// drivers returns the settings of merge drivers in the configuration of the git directory, as NAME=VALUE. git reads
+// those of the user itself. A git directory that a container can change has none: see package guard.
+func (w *merging) drivers(ctx context.Context) (settings []string, err error) {
+	text, _ := disk.ReadRegular(filepath.Join(w.m.Mount.GitDir, "config"), disk.LargeFile)
+	if !hasDrivers.Match(text) {
+		return nil, nil
+	}
+	out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "config", "-z", "--local", "--includes", "--get-regexp",
+		`^merge\..*\.(driver|recursive)$`)
+	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1: there are none
+		return nil, err
+	}
+	for entry := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if name, value, ok := strings.Cut(entry, "\n"); ok && !strings.Contains(name, "=") {
+			settings = append(settings, name+"="+value)
+		}
+	}
+	return settings, nil
+}
+
+// hasDrivers matches the text of a configuration that may define merge drivers.
+var hasDrivers = regexp.MustCompile(`(?i)\[\s*(merge|include)`)
 
 // take copies the objects that git has written to the directory w.objects into the session repository.
 func (w *merging) take(ctx context.Context) error {
@@ -373,9 +414,9 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// git runs a git command with the git directory dir and returns its standard output. env is added to the environment,
-// and in is the standard input. The objects of the session and of the mount are alternates (further directories in
-// which git searches objects). If w.objects is set, git writes new objects there.
+// git runs a git command with the git directory dir and the environment of the mount, and returns its standard output.
+// env is added to the environment, and in is the standard input. The objects of the session and of the mount are
+// alternates (further directories in which git searches objects). If w.objects is set, git writes new objects there.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	at, err := guard.Open(ctx, dir)
 	if err != nil {
@@ -383,6 +424,9 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	}
 	objects := []string{origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects")}
 	at.Objects, at.Writes, at.Env = append(objects, at.Objects...), w.objects, env
+	if user := w.m.Mount.Request().Environment.ForPrograms(); len(user) > 0 {
+		at.Base = gitcmd.Environ(user)
+	}
 	return at.Output(ctx, string(in), args...)
 }
 

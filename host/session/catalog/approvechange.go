@@ -134,7 +134,8 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (c *changed, none bo
 		return nil, false, err
 	}
 	// Git detects renames only if all contents that it compares are on this host.
-	result, err := merge.Commits(ap.git().Runner(ctx), theirs.String(), ours.String(), merge.Renames(renames))
+	git := ap.git().WithoutUser() // so that the tree is the one that other hosts and the server make
+	result, err := merge.Commits(git.Runner(ctx), theirs.String(), ours.String(), merge.Renames(renames))
 	if err == nil {
 		err = review.Conflicts(result.Conflicted(), m.target)
 	}
@@ -190,10 +191,11 @@ func (ap *approving) parents(commit object.ID) ([]object.ID, bool) {
 	return c.Parents, err == nil
 }
 
-// provideMerge fetches the contents that git merge-tree reads. renames is false if contents that are needed to detect
-// renames are missing.
+// provideMerge fetches the contents that git merge-tree reads to merge the tree ours of the session into the tree
+// theirs of the branch. renames is false if contents that are needed to detect renames are missing.
 func (ap *approving) provideMerge(ctx context.Context, base, ours, theirs object.ID) (renames bool, err error) {
-	ids, renames, err := treediff.ContentsToMerge(ctx, ap.tree, base, ours, theirs)
+	// The attributes of the merge are those of the branch.
+	ids, renames, err := treediff.ContentsToMerge(ctx, ap.tree, base, theirs, ours)
 	if err != nil {
 		return false, err
 	}

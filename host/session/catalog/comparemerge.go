@@ -145,7 +145,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	merged, err := merge.Commits(c.git(c.scratch.Dir()).Runner(ctx), us.String(), them.String(), merge.Renames(p.renames))
+	git := c.git(c.scratch.Dir()).WithoutUser()
+	merged, err := merge.Commits(git.Runner(ctx), us.String(), them.String(), merge.Renames(p.renames))
 	return merged.Conflicted(), err
 }
 

@@ -264,7 +264,8 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 	if err != nil {
 		return tree, err
 	}
-	merged, err := merge.Commits(p.git().Runner(ctx), us.String(), them.String(), merge.Renames(renames))
+	git := p.git().WithoutUser() // so that the tree is the one that was approved
+	merged, err := merge.Commits(git.Runner(ctx), us.String(), them.String(), merge.Renames(renames))
 	if err != nil {
 		return tree, err
 	}
