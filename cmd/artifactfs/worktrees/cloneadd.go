@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -222,7 +223,8 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 
 // settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
 // the repository is stored, and its relation to other directories. Of the settings of branches, they get those of
-// their own branch. The hooks are those of the clone, too. partial is whether it is a partial clone.
+// their own branch. The hooks, and the files of git-lfs, are those of the clone, too. partial is whether it is a partial
+// clone.
 func (c clone) settings(ctx context.Context, branch string) (all []control.GitSetting, partial bool, err error) {
 	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
 	if err != nil {
@@ -251,7 +253,20 @@ func (c clone) settings(ctx context.Context, branch string) (all []control.GitSe
 	if info, err := os.Stat(c.hooks); err == nil && info.IsDir() {
 		all = append(all, control.GitSetting{Name: "core.hookspath", Value: c.hooks})
 	}
-	return all, partial, nil
+	// The files that git-lfs stores for a commit are needed wherever the commit appears, and outlive the tree.
+	return append(all, control.GitSetting{Name: "lfs.storage", Value: c.lfsStorage(ctx)}), partial, nil
+}
+
+// lfsStorage returns the directory in which git-lfs stores the files of the clone.
+func (c clone) lfsStorage(ctx context.Context) string {
+	dir, err := git(ctx, c.dir, "config", "--get", "lfs.storage")
+	if err != nil || dir == "" {
+		dir = "lfs"
+	}
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(c.common, dir)
+	}
+	return dir
 }
 
 // remoteSetting returns the value that a setting of a remote has in a tree, or false if a tree does not get the
@@ -280,7 +295,7 @@ var notInTrees = []string{"extensions", "gc", "maintenance", "include", "include
 	"core.repositoryformatversion", "core.bare", "core.worktree", "core.filemode", "core.logallrefupdates",
 	"core.fsmonitor", "core.fsmonitorhookversion", "core.untrackedcache", "core.sharedrepository", "core.splitindex",
 	"core.sparsecheckout", "core.sparsecheckoutcone", "core.ignorecase", "core.precomposeunicode", "core.symlinks",
-	"core.hookspath", "core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime"}
+	"core.hookspath", "core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime", "lfs.storage"}
 
 // converts reports whether a setting determines how git converts the contents of files.
 func converts(s control.GitSetting) bool {
