@@ -142,35 +142,26 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that the mounts and sessions of a state directory need. If it returns an
-// error, the list of names may be incomplete, so the caller must remove no store.
+// NeededStores returns the names of the stores that the mounts and sessions of a state directory need, also those in
+// the trash. If it returns an error, the list of names may be incomplete, so the caller must remove no store.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
+	needed := map[string]bool{}
+	// Meanwhile sessions may be moved to the trash and back, so it is read before the homes and after them.
+	if err := h.addStoresOfTrash(needed); err != nil {
+		return nil, err
+	}
 	ids, _, err := h.IDs()
 	if err != nil {
 		return nil, err
 	}
-	needed := map[string]bool{}
 	for _, id := range ids {
 		dir := filepath.Join(h.Dir(), id)
-		// Git reads objects through these alternates, even if the record names another store.
-		text, err := os.ReadFile(filepath.Join(dir, "git", "objects", "info", "alternates"))
-		for line := range strings.Lines(string(text)) {
-			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), filepath.Join(state, "stores")+"/"); ok {
-				name, _, _ := strings.Cut(rest, "/")
-				needed[name] = true
-			}
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return needed, fmt.Errorf("read session record %s: %w", id, err)
-		}
-		r, err := ReadRecord(dir)
+		borrowed, err := addStores(needed, state, dir)
 		switch {
-		case err == nil:
-			needed[StoreName(r.Remote)] = true
-		case !errors.Is(err, fs.ErrNotExist):
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return needed, err
-		case len(text) > 0:
+		case err == nil || borrowed:
 		case HasOverlay(dir):
 			return needed, fmt.Errorf("read session record %s: %w", id, ErrNoRecord)
 		default:
@@ -181,6 +172,9 @@ func NeededStores(state string) (map[string]bool, error) {
 				return needed, fmt.Errorf("read session record %s: %w", id, errBeingMounted)
 			}
 		}
+	}
+	if err := h.addStoresOfTrash(needed); err != nil {
+		return needed, err
 	}
 	// A registered mount is restored later, perhaps at a time when its remote cannot be reached.
 	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(state, "registry")), "*.json"))
@@ -199,6 +193,41 @@ func NeededStores(state string) (map[string]bool, error) {
 		return needed, fmt.Errorf("read registry: %w", err)
 	}
 	return needed, nil
+}
+
+// addStoresOfTrash adds to needed the names of the stores that the sessions in the trash need. They may be restored at a
+// time when their remotes no longer have their base commits.
+func (h Homes) addStoresOfTrash(needed map[string]bool) error {
+	deleted, err := h.Trash()
+	for _, t := range deleted {
+		_, failed := addStores(needed, h.State, t.Dir)
+		// A home that was removed or moved since, or whose record is damaged, cannot be restored from here.
+		if !errors.Is(failed, fs.ErrNotExist) && !errors.Is(failed, ErrRecord) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// addStores adds to needed the names of the stores that the home at dir needs. borrowed is whether the git directory of
+// the home reads objects from a store. The error is that of ReadRecord if the record cannot be read.
+func addStores(needed map[string]bool, state, dir string) (borrowed bool, err error) {
+	// Git reads objects through these alternates, even if the record names another store.
+	text, err := os.ReadFile(filepath.Join(dir, "git", "objects", "info", "alternates"))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), filepath.Join(state, "stores")+"/"); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			needed[name] = true
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("read session record %s: %w", dir, err)
+	}
+	r, err := ReadRecord(dir)
+	if err == nil {
+		needed[StoreName(r.Remote)] = true
+	}
+	return len(text) > 0, err
 }
 
 // BundleDir returns the directory in which the bundle at url is unpacked. It is a part of the store for this URL in the

@@ -82,6 +82,39 @@ func TestNeededStores(t *testing.T) {
 	}
 }
 
+// A session in the trash keeps its store, without which its files could not be restored.
+func TestStoreOfADeletedSession(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	if err := h.Discard("work", true); err != nil {
+		t.Fatal(err)
+	}
+	store := filepath.Join(h.State, "stores", statedir.StoreName(statedirtest.Record().Remote))
+	if err := os.MkdirAll(filepath.Join(store, "git"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(store, "git", "HEAD"), []byte("ref: refs/heads/main\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	collect := func() {
+		t.Helper()
+		if freed, err := Collect(t.Context(), h.State, Goal{Quota: 1}); err != nil || len(freed.Notes) > 0 {
+			t.Fatalf("collect: got %+v, %v", freed, err)
+		}
+	}
+	collect()
+	if _, err := os.Stat(store); err != nil {
+		t.Errorf("store of a deleted session after collect: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(h.State, "trash")); err != nil {
+		t.Fatal(err)
+	}
+	collect()
+	if _, err := os.Stat(store); err == nil {
+		t.Error("collect has kept a store that nothing needs")
+	}
+}
+
 // Shares are measured with their users, and those without a user are removed.
 func TestShares(t *testing.T) {
 	h := statedirtest.New(t)
