@@ -21,12 +21,14 @@ type SessionDeleteReply struct {
 }
 
 // SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the same name,
-// the session that was deleted last is restored.
+// the session that was deleted last is restored, unless Deleted is set.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"` // name of the session
 	// Remote is the URL (which may contain a secret) or the absolute path of the session remote; "": the session remote
 	// that the trash of this host records for the session.
 	Remote string `json:"remote,omitempty"`
+	// Deleted is the time at which the session was deleted, in whole seconds; zero: the last time.
+	Deleted time.Time `json:"deleted,omitzero"`
 }
 
 // SessionTrashRequest requests a list of the deleted sessions of the state directory, or of a session remote.
@@ -52,6 +54,14 @@ type DeletedSession struct {
 func (r SessionUndeleteRequest) validate() error {
 	if err := ValidSession(r.Session); err != nil {
 		return err
+	}
+	return nil
+}
+
+// needs returns the names of the fields without which a daemon must not carry out the request.
+func (r SessionUndeleteRequest) needs() []string {
+	if !r.Deleted.IsZero() {
+		return []string{"deleted"}
 	}
 	return nil
 }

@@ -185,7 +185,7 @@ func TestHookRemovesATree(t *testing.T) {
 			return &control.Error{Code: control.ExitFailed, Kind: kind, Cause: "refused"}
 		}
 	})
-	back := "artifactfs: artifactfs session undelete fork --mount " + fork + " restores it until "
+	back := "artifactfs: artifactfs session undelete fork --mount " + fork + " --deleted "
 	if r := remove(fork); r.code != 0 || !strings.Contains(r.stderr, back) {
 		t.Errorf("WorktreeRemove of a tree in use: got %+v", r)
 	}

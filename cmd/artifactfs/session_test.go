@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -119,8 +120,9 @@ func TestDiscardedSubmodulesComeBack(t *testing.T) {
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 	r := a.run("unmount", "--session", "work", "--discard", "--yes")
-	want := "artifactfs: artifactfs session undelete work && artifactfs session undelete lib-1 && artifactfs mount " +
-		`https://127.0.0.1/app '/it'\''s' --session work --recurse-submodules restores it until `
+	at := fmt.Sprintf(" --deleted %d", until.Add(-7*24*time.Hour).Unix())
+	want := "artifactfs: artifactfs session undelete work" + at + " && artifactfs session undelete lib-1" + at +
+		" && artifactfs mount " + `https://127.0.0.1/app '/it'\''s' --session work --recurse-submodules restores it until `
 	if r.code != 0 || !strings.HasPrefix(r.stderr, want) || !strings.Contains(r.stderr, until.Format(time.DateTime)) {
 		t.Errorf("unmount --discard of a mount with submodules: got %+v, want %q", r, want)
 	}
@@ -149,7 +151,7 @@ func TestUnmountOfSessions(t *testing.T) {
 		}
 	}
 	r := a.run("unmount", "--session", "fix", "--discard", "--yes")
-	if want := "artifactfs session undelete fix --mount /gone/fix restores it until "; r.code != 0 ||
+	if want := "artifactfs session undelete fix --mount /gone/fix --deleted "; r.code != 0 ||
 		r.stdout != "discarded session fix\n" || !strings.Contains(r.stderr, want) {
 		t.Errorf("unmount --discard: got %+v, want the command %q", r, want)
 	}

@@ -498,7 +498,7 @@ func TestSessionDelete(t *testing.T) {
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
 	if r.code != 0 || r.stdout != "deleted session work\n" ||
 		!strings.Contains(r.stderr, "refs/heads/main stays unchanged") ||
-		!strings.Contains(r.stderr, "artifactfs session undelete work --session-remote "+a.dir+"/r.git restores it until ") {
+		!strings.Contains(r.stderr, "artifactfs session undelete work --session-remote "+a.dir+"/r.git --deleted ") {
 		t.Errorf("session delete: got %+v", r)
 	}
 	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") ||
@@ -507,11 +507,15 @@ func TestSessionDelete(t *testing.T) {
 	}
 	a.keep(t, "kept", a.dir+"/kept", 1)
 	r = a.run("session", "delete", "kept", "--yes")
-	if r.code != 0 || !strings.Contains(r.stderr, "artifactfs session undelete work --mount restores it until ") {
+	if r.code != 0 || !strings.Contains(r.stderr, "artifactfs session undelete work --mount --deleted ") {
 		t.Errorf("session delete of a session of this host: got %+v, want the command that mounts it again", r)
 	}
 	if got := a.ok("session", "undelete", "old"); got != "restored session old\n" {
 		t.Errorf("undelete printed %q", got)
+	}
+	a.ok("session", "undelete", "old", "--deleted", "1796000000")
+	if q := last[control.SessionUndeleteRequest](t, s); q.Deleted.Unix() != 1796000000 {
+		t.Errorf("undelete --deleted sent the request %+v", q)
 	}
 	if got := a.ok("session", "list", "--deleted"); !strings.Contains(got, "old ") ||
 		!strings.Contains(got, "60 min ago") && !strings.Contains(got, "1 h ago") {

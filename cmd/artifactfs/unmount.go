@@ -17,7 +17,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/session/catalog"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
-	"github.com/artifactfs/artifactfs/session/trash"
 )
 
 // unmountOptions holds the arguments of the command "unmount".
@@ -309,7 +308,7 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 // does so.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !catalog.Elsewhere(a.State, name) {
-		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)
+		return catalog.Discard(a.State, name)
 	}
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {

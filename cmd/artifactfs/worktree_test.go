@@ -535,7 +535,7 @@ func TestWorktreeRemove(t *testing.T) {
 	}
 	r := w.run("worktree", "remove", "--force", "fork")
 	if r.code != 0 || r.stdout != "removed "+w.dir+"/fork\n" ||
-		!strings.HasPrefix(r.stderr, "artifactfs: artifactfs session undelete fork --mount "+w.dir+"/fork restores it until ") {
+		!strings.HasPrefix(r.stderr, "artifactfs: artifactfs session undelete fork --mount "+w.dir+"/fork --deleted ") {
 		t.Errorf("worktree remove --force: got %+v", r)
 	}
 

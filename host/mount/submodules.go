@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -23,7 +22,6 @@ import (
 	"github.com/artifactfs/artifactfs/host/mount/contents"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
-	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -279,10 +277,10 @@ func (s *submodules) settle(discard, toTrash bool) (replies []control.UnmountRep
 		reply, o := control.UnmountReply{ID: m.ID, Dir: m.Dir}, m.ending.result()
 		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
 		if discard && o.Unsaved.Any() {
-			if err := m.host.Homes.Discard(m.Session, toTrash); err != nil {
+			if until, err := m.host.Homes.Discard(m.Session, toTrash); err != nil {
 				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.Dir), zap.Error(err))
 			} else if o.Unsaved = (statedir.Unsaved{}); toTrash {
-				reply.Trashed, reply.Until = m.Session, time.Now().Add(trash.Keep)
+				reply.Trashed, reply.Until = m.Session, until
 			}
 		}
 		if o.Unsaved.Any() || o.Err != nil {

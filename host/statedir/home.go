@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
@@ -459,21 +460,21 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 // ErrNoSession means that the state directory does not contain the session.
 var ErrNoSession = errors.New("no such session")
 
-// Discard deletes the home of a session that is not mounted. If trash is set, it moves the home to the trash instead.
-// It returns an InUseError if the session is mounted.
-func (h Homes) Discard(session string, trash bool) error {
+// Discard deletes the home of a session that is not mounted. If toTrash is set, it moves the home to the trash instead,
+// where it stays until the time until. It returns an InUseError if the session is mounted.
+func (h Homes) Discard(session string, toTrash bool) (until time.Time, err error) {
 	t, err := h.LockExisting(session)
 	switch {
 	case errors.Is(err, disk.ErrLocked):
 		if holder, ok := h.Holder(session); ok {
-			return holder
+			return until, holder
 		}
-		return err
+		return until, err
 	case err != nil:
-		return fmt.Errorf("discard session %s: %w", session, err)
+		return until, fmt.Errorf("discard session %s: %w", session, err)
+	case toTrash:
+		at, err := t.ToTrash(session, time.Now())
+		return at.Add(trash.Keep), err
 	}
-	if trash {
-		return t.ToTrash(session, time.Now())
-	}
-	return t.Remove()
+	return until, t.Remove()
 }

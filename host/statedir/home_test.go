@@ -76,14 +76,14 @@ func TestDiscard(t *testing.T) {
 		t.Fatal(err)
 	}
 	var used statedir.InUseError
-	if err := h.Discard("work", true); !errors.As(err, &used) {
+	if _, err := h.Discard("work", true); !errors.As(err, &used) {
 		t.Errorf("discard of a mounted session: got %v", err)
 	}
 	m.Unlock()
-	if err := h.Discard("work", true); err != nil {
+	if _, err := h.Discard("work", true); err != nil {
 		t.Error(err)
 	}
-	if err := h.Discard("work", true); !errors.Is(err, os.ErrNotExist) {
+	if _, err := h.Discard("work", true); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("second discard: got %v", err)
 	}
 	if names := statedirtest.Names(t, h); names != "" {

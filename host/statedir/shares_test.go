@@ -78,7 +78,7 @@ func TestSharesAreRemovedWithTheirLastUser(t *testing.T) {
 	free()
 	remove := func(home string) {
 		t.Helper()
-		if err := h.Discard(home, false); err != nil {
+		if _, err := h.Discard(home, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestSharesOfDeletedSessions(t *testing.T) {
 	id, release := share(t, h)
 	list(t, filepath.Join(h.Dir(), "work"), id)
 	release()
-	if err := h.Discard("work", true); err != nil {
+	if _, err := h.Discard("work", true); err != nil {
 		t.Fatal(err)
 	}
 	h.EmptyTrash(time.Now())
@@ -213,7 +213,7 @@ func TestShareOfTwoLastUsers(t *testing.T) {
 		var all sync.WaitGroup
 		for _, name := range []string{"one", "two"} {
 			all.Go(func() {
-				if err := h.Discard(name, false); err != nil {
+				if _, err := h.Discard(name, false); err != nil {
 					t.Error(err)
 				}
 			})
@@ -272,7 +272,8 @@ func TestSharesWhileHomesMove(t *testing.T) {
 	}
 	all.Go(func() {
 		for range rounds {
-			if err := errors.Join(h.Discard("moving", true), h.FromTrash("moving")); err != nil {
+			_, err := h.Discard("moving", true)
+			if err = errors.Join(err, h.FromTrash("moving", time.Time{})); err != nil {
 				t.Error(err)
 				break
 			}

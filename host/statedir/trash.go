@@ -26,29 +26,35 @@ type Trashed struct {
 	Dir string
 }
 
+// Is reports whether the home is that of the session called name, deleted at the time at. Any time matches a zero at.
+func (t Trashed) Is(name string, at time.Time) bool {
+	return t.Session == name && (at.IsZero() || t.At.Unix() == at.Unix())
+}
+
 // trashDir returns the path of the directory trash/.
 func (h Homes) trashDir() string { return filepath.Join(h.State, "trash") }
 
-// ToTrash moves the home of the session called name to the trash, and unlocks it. now is the time of deletion.
-func (t *Home) ToTrash(name string, now time.Time) error {
+// ToTrash moves the home of the session called name to the trash, and unlocks it. now is the time of deletion. at is
+// the time that the trash has for it, in whole seconds: no other session of this name has the same.
+func (t *Home) ToTrash(name string, now time.Time) (at time.Time, err error) {
 	defer t.Unlock()
 	if err := os.MkdirAll(t.Homes.trashDir(), 0o700); err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
+		return at, fmt.Errorf("delete session %s: %w", name, err)
 	}
 	release, err := t.Homes.lockAll()
 	if err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
+		return at, fmt.Errorf("delete session %s: %w", name, err)
 	}
 	defer release()
-	at := now.Unix()
-	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
+	seconds := now.Unix()
+	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(seconds, 10)) }
 	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
-		at++ // another session with this name was deleted in the same second, so use the next second
+		seconds++ // another session with this name was deleted in the same second, so use the next second
 	}
 	if err := os.Rename(t.Dir, to()); err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
+		return at, fmt.Errorf("delete session %s: %w", name, err)
 	}
-	return nil
+	return time.Unix(seconds, 0), nil
 }
 
 // Trash returns the homes in the trash, the one that was deleted last first.
@@ -71,14 +77,15 @@ func (h Homes) Trash() ([]Trashed, error) {
 	return all, nil
 }
 
-// FromTrash moves the most recently deleted home of the session called name from the trash back to mounts/. It returns
-// trash.ErrNone if the trash has no such home, and trash.ErrThere if the session exists.
-func (h Homes) FromTrash(name string) error {
+// FromTrash moves the home of the session called name that was deleted at the time at from the trash back to mounts/. If
+// at is zero, that is the most recently deleted one. It returns trash.ErrNone if the trash has no such home, and
+// trash.ErrThere if the session exists.
+func (h Homes) FromTrash(name string, at time.Time) error {
 	all, err := h.Trash()
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(t Trashed) bool { return t.Session == name })
+	i := slices.IndexFunc(all, func(t Trashed) bool { return t.Is(name, at) })
 	if i < 0 {
 		return fmt.Errorf("restore session %s: %w", name, trash.ErrNone)
 	}

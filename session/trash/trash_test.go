@@ -164,7 +164,7 @@ func TestDeletedSessionComesBack(t *testing.T) {
 	if len(list) != 2 || list[0].Session != "s" || !list[0].At.Equal(deletion) || list[1].Session != "s2" {
 		t.Errorf("deleted sessions: got %+v, want s and the older s2", list)
 	}
-	restored, taken, err := trash.Undelete(t.Context(), p.remote, "s", after)
+	restored, taken, err := trash.Undelete(t.Context(), p.remote, "s", after, trash.Deletion{})
 	if err != nil || len(taken) != 0 || restored != len(ofSession) {
 		t.Fatalf("undelete: got %d refs, %q, %v, want %d refs", restored, taken, err, len(ofSession))
 	}
@@ -227,7 +227,7 @@ func TestDeleteKeepsBranchOfHead(t *testing.T) {
 		t.Errorf("refs in the trash: got %d, want %d", got, len(ofSession))
 	}
 	p.set(map[string]int{"refs/heads/afs/s/main": 0})
-	_, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there())
+	_, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{})
 	if err != nil || !slices.Equal(taken, []string{"refs/heads/afs/s/main"}) {
 		t.Errorf("undelete after the branch has moved: got %q, %v, want the branch", taken, err)
 	}
@@ -281,7 +281,7 @@ func TestDeleteWhileRefMoves(t *testing.T) {
 	if list := trash.List(p.there()); len(list) != 1 {
 		t.Errorf("deleted sessions: got %+v, want one", list)
 	}
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	p.want("trash after undelete", true)
@@ -309,7 +309,7 @@ func TestDeleteIsRepeated(t *testing.T) {
 		p.set(map[string]int{own: ofSession[own]})
 	}
 	gittest.Must(t, p.dir, "update-ref", "-d", own)
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.there(); !maps.Equal(got, before) {
@@ -319,7 +319,7 @@ func TestDeleteIsRepeated(t *testing.T) {
 
 func TestUndeleteTakesNewest(t *testing.T) {
 	p := newPlace(t)
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); !errors.Is(err, trash.ErrNone) {
 		t.Errorf("undelete of a session that was not deleted: got %v, want ErrNone", err)
 	}
 	for i := range 2 {
@@ -328,14 +328,14 @@ func TestUndeleteTakesNewest(t *testing.T) {
 	}
 	p.set(map[string]int{session.MetaRef("s"): 2})
 	before := p.there()
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", before); !errors.Is(err, trash.ErrThere) {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", before, trash.Deletion{}); !errors.Is(err, trash.ErrThere) {
 		t.Errorf("undelete beside a new session of the same name: got %v, want ErrThere", err)
 	}
 	if got := p.there(); !maps.Equal(got, before) {
 		t.Errorf("refs after the refusal: got %v, want %v", got, before)
 	}
 	gittest.Must(t, p.dir, "update-ref", "-d", session.MetaRef("s"))
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.there()[session.MetaRef("s")]; got != p.ids[1] {
@@ -351,7 +351,7 @@ func TestUndeleteIsRepeated(t *testing.T) {
 	before := p.there()
 	p.mustDelete(deletion)
 	p.set(map[string]int{session.MetaRef("s"): ofSession[session.MetaRef("s")]})
-	if _, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); err != nil || len(taken) != 0 {
+	if _, taken, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); err != nil || len(taken) != 0 {
 		t.Errorf("undelete: got %q, %v", taken, err)
 	}
 	if got := p.there(); !maps.Equal(got, before) {
@@ -416,7 +416,7 @@ func TestTombstone(t *testing.T) {
 	if list := trash.List(p.there()); len(list) != 0 {
 		t.Errorf("deleted sessions: got %+v, want none", list)
 	}
-	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there()); !errors.Is(err, trash.ErrNone) {
+	if _, _, err := trash.Undelete(t.Context(), p.remote, "s", p.there(), trash.Deletion{}); !errors.Is(err, trash.ErrNone) {
 		t.Errorf("undelete a session of which only a tombstone exists: got %v, want ErrNone", err)
 	}
 	p.set(ofSession)

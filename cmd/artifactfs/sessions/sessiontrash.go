@@ -75,18 +75,18 @@ func deleteAt(ctx context.Context, a *cli.App, w work, remote string) (string, e
 	return "", nil
 }
 
-// undeleteAt returns the session remote for a request to restore a session, with a token under the same conditions as
+// at returns the session remote for the request to restore the session, with a token under the same conditions as
 // deleteAt.
-func undeleteAt(ctx context.Context, a *cli.App, client *control.Client, session, remote string) (string, error) {
-	if remote != "" {
-		return loginAt(ctx, a, "undelete", remote)
+func (u undeletion) at(ctx context.Context, a *cli.App, client *control.Client) (string, error) {
+	if u.remote != "" {
+		return loginAt(ctx, a, "undelete", u.remote)
 	}
 	trash, err := client.SessionTrash(ctx, control.SessionTrashRequest{})
 	if err != nil {
 		return "", nil // Ignore the error: the request to restore the session fails with the same cause.
 	}
 	for _, s := range trash.Deleted {
-		if s.Name == session {
+		if s.Name == u.session && (u.deleted == 0 || s.At.Unix() == u.deleted) {
 			return withNewToken(ctx, a, s.Remote)
 		}
 	}
@@ -151,6 +151,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	} else {
 		back += " --session-remote " + cli.ShellWord(statedir.WithoutSecrets(at))
 	}
+	back += cli.DeletedAt(reply.Until)
 	fmt.Fprintf(a.Stdout, "deleted session %s\n", reply.Session)
 	if !a.Quiet {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s restores it until %s\n", back, reply.Until.Local().Format(time.DateTime))
@@ -163,6 +164,7 @@ type undeletion struct {
 	session, remote string
 	mount           bool   // whether to mount the session
 	dir             string // directory to mount it at; "": the one where it was mounted last
+	deleted         int64  // time of the deletion, in seconds since 1970; 0: the last one
 }
 
 // sessionUndeleteCommand returns the command "session undelete", which restores a session and, with --mount, mounts it.
@@ -172,8 +174,9 @@ func sessionUndeleteCommand(a *cli.App) *cobra.Command {
 		Use:   "undelete SESSION [--mount [DIR]]",
 		Short: "Restore a deleted session",
 		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If
-several deleted sessions have the same name, it restores the one that was deleted last. With --session-remote, the
-session need not have been on this host.
+several deleted sessions have the same name, it restores the one that was deleted last, or at the time that --deleted
+states: the command that each deletion prints has it. With --session-remote, the session need not have been on this
+host.
 
 With --mount, undelete also mounts the session at DIR, as artifactfs session resume does without further flags. The
 default of DIR is the directory where the session was mounted last. If a DIR that is given is not empty, nothing is
@@ -201,6 +204,7 @@ restored. If the mount fails later, the session stays restored, and the error na
 	f.SortFlags = false
 	f.BoolVar(&u.mount, "mount", false, "mount the session too, at DIR")
 	f.StringVar(&u.remote, "session-remote", "", "the git repository `URL` on which the session was deleted")
+	f.Int64Var(&u.deleted, "deleted", 0, "time of the deletion, in `SECONDS` since 1970 (default: the last one)")
 	return cmd
 }
 
@@ -224,11 +228,15 @@ func (u undeletion) run(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	at, err := undeleteAt(ctx, a, client, u.session, u.remote)
+	at, err := u.at(ctx, a, client)
 	if err != nil {
 		return err
 	}
-	reply, err := client.SessionUndelete(ctx, control.SessionUndeleteRequest{Session: u.session, Remote: at})
+	r := control.SessionUndeleteRequest{Session: u.session, Remote: at}
+	if u.deleted != 0 {
+		r.Deleted = time.Unix(u.deleted, 0).UTC()
+	}
+	reply, err := client.SessionUndelete(ctx, r)
 	if err != nil {
 		return cli.Failure("undelete", "session "+u.session, err)
 	}

@@ -70,14 +70,14 @@ func (h *Home) Close(e End) Outcome {
 		h.of.Log.Error("store the state of an unmounted session", zap.String("home", h.Dir), zap.Error(o.Err))
 	}
 	if o.Err == nil && (e.Discard || e.Left.OnlyCarried() && !e.Returns) {
-		now := time.Now()
 		// The lock file of a home in the trash must not name a mount.
 		h.Sign("")
-		if o.Err = h.ToTrash(h.of.Session, now); o.Err != nil {
+		var at time.Time
+		if at, o.Err = h.ToTrash(h.of.Session, time.Now()); o.Err != nil {
 			return o
 		}
 		h.of.Log.Info("moved session to the trash", zap.String("session", h.of.Session), zap.Int64("changed", e.Left.Paths))
-		return Outcome{Trashed: h.of.Session, Until: now.Add(trash.Keep)}
+		return Outcome{Trashed: h.of.Session, Until: at.Add(trash.Keep)}
 	}
 	h.Release()
 	return o

@@ -124,7 +124,8 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		return reply, nil
 	}
 	reply.Local = true
-	err = t.ToTrash(name, now)
+	at, err := t.ToTrash(name, now)
+	reply.Until = at.Add(trash.Keep)
 	t = nil
 	return reply, err
 }
@@ -214,7 +215,7 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		return err
 	}
 	var rec statedir.Record
-	i := slices.IndexFunc(deleted, func(t statedir.Trashed) bool { return t.Session == r.Session })
+	i := slices.IndexFunc(deleted, func(t statedir.Trashed) bool { return t.Is(r.Session, r.Deleted) })
 	if i >= 0 {
 		// The record in the trash names the session remote.
 		if rec, err = statedir.ReadRecord(deleted[i].Dir); err != nil {
@@ -237,7 +238,7 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		if err != nil {
 			return fault.SessionRemote(far, err)
 		}
-		restored, kept, err := trash.Undelete(ctx, far.Remote, r.Session, there)
+		restored, kept, err := trash.Undelete(ctx, far.Remote, r.Session, there, deletion(r, deleted))
 		reply.Refs, reply.Kept = int64(restored), kept
 		// The session may be missing in the trash of the session remote, because another machine or an earlier, interrupted
 		// call has already restored it there.
@@ -252,7 +253,23 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		return nil
 	}
 	reply.Local = true
-	return all.Homes.FromTrash(r.Session)
+	return all.Homes.FromTrash(r.Session, r.Deleted)
+}
+
+// deletion returns when the session of the request r was deleted on its session remote. deleted is the trash of this
+// host, the newest deletion first. There, the session is deleted at the same time as here or later, because the session
+// remote may have been busy or unreachable, but before the next session of this name is deleted here.
+func deletion(r control.SessionUndeleteRequest, deleted []statedir.Trashed) (d trash.Deletion) {
+	if r.Deleted.IsZero() {
+		return d
+	}
+	d.From = r.Deleted
+	for _, t := range deleted {
+		if t.Session == r.Session && t.At.Unix() > r.Deleted.Unix() {
+			d.Before = t.At
+		}
+	}
+	return d
 }
 
 // SessionTrash returns the deleted sessions of this state directory, or of a session remote.

@@ -95,6 +95,40 @@ func TestUndeleteBesideNewSession(t *testing.T) {
 	}
 }
 
+// The time of a deletion chooses among sessions of one name, on this host and on the session remote.
+func TestUndeleteByTime(t *testing.T) {
+	for name, pushed := range map[string]bool{"pushed": true, "here": false} {
+		t.Run(name, func(t *testing.T) { undeleteByTime(t, pushed) })
+	}
+}
+
+// undeleteByTime deletes two sessions of one name, and restores the first. If it was not pushed, only the second is in
+// the trash of the session remote.
+func undeleteByTime(t *testing.T, pushed bool) {
+	w := newWorld(t)
+	far, first := w.far(), time.Now().Add(-time.Hour)
+	var all []*made
+	for i, text := range []string{"first", "second"} {
+		s := w.session("s", far, map[string]string{"b": text})
+		if i > 0 || pushed {
+			s.push()
+		}
+		_, err := w.sessionDelete(t.Context(), control.SessionDeleteRequest{Of: "s"}, first.Add(time.Duration(i)*time.Minute))
+		w.must(err)
+		all = append(all, s)
+	}
+	reply, err := w.SessionUndelete(t.Context(), control.SessionUndeleteRequest{Session: "s", Deleted: first})
+	if err != nil || !reply.Local || reply.Refs > 0 != pushed {
+		t.Fatalf("undelete of the first session: got %+v, %v", reply, err)
+	}
+	log, err := w.SessionLog(t.Context(), control.SessionLogRequest{Of: "s"})
+	if err != nil || len(log.Checkpoints) != 1 || log.Checkpoints[0].ID != string(all[0].last.ID) {
+		t.Errorf("restored session: got %+v, %v, want the first", log.Checkpoints, err)
+	}
+	_, err = w.SessionUndelete(t.Context(), control.SessionUndeleteRequest{Session: "s", Deleted: first})
+	w.code("undelete of what is not in the trash", err, control.CodeNotFound)
+}
+
 func TestDeleteOnSessionRemote(t *testing.T) {
 	w := newWorld(t)
 	far := w.far()

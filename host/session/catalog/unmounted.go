@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -71,10 +72,10 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 	}
 }
 
-// Discard moves a session that is not mounted to the trash of a state directory. It returns a statedir.InUseError if
-// the session is mounted, and an error of type *control.Error if a hold applies to it. It does not delete the session
-// on a session remote; Elsewhere reports whether there is one.
-func Discard(state, session string) error {
+// Discard moves a session that is not mounted to the trash of a state directory, where it stays until the time until. It
+// returns a statedir.InUseError if the session is mounted, and an error of type *control.Error if a hold applies to it.
+// It does not delete the session on a session remote; Elsewhere reports whether there is one.
+func Discard(state, session string) (until time.Time, err error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	if t, err := h.LockExisting(session); err == nil {
 		var held error
@@ -82,7 +83,7 @@ func Discard(state, session string) error {
 			held = onHold(t, r)
 		}
 		if t.Unlock(); held != nil {
-			return fault.ExplainDelete("delete session", session, held)
+			return until, fault.ExplainDelete("delete session", session, held)
 		}
 	}
 	return h.Discard(session, true)

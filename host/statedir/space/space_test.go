@@ -86,7 +86,7 @@ func TestNeededStores(t *testing.T) {
 func TestStoreOfADeletedSession(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)
-	if err := h.Discard("work", true); err != nil {
+	if _, err := h.Discard("work", true); err != nil {
 		t.Fatal(err)
 	}
 	store := filepath.Join(h.State, "stores", statedir.StoreName(statedirtest.Record().Remote))
