@@ -7,6 +7,8 @@ import "strings"
 type NewGit struct {
 	Head     *NewHead     `json:"head,omitempty"`     // where HEAD is; nil: where the mounted ref says
 	Settings []GitSetting `json:"settings,omitempty"` // settings of the repository
+	// Called is the name of the mounted remote, for this and later git directories of the session; "": the user's choice.
+	Called string `json:"called,omitempty"`
 	// Tracking is whether it also gets the remote-tracking branches of the mounted remote, which is a clone. Those whose
 	// commits the host lacks are added when the history was fetched.
 	Tracking bool `json:"tracking,omitempty"`
@@ -38,6 +40,9 @@ func (g *NewGit) validate() error {
 		if strings.IndexByte(s.Name, '.') < 1 || strings.ContainsAny(s.Name, "\n\x00") || strings.Contains(s.Value, "\x00") {
 			return badRequest("invalid name or value of the git setting %q", s.Name)
 		}
+	}
+	if strings.ContainsAny(g.Called, "\n\x00") {
+		return badRequest("invalid name of the mounted remote: %q", g.Called)
 	}
 	return g.Head.validate()
 }

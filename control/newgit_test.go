@@ -49,7 +49,7 @@ func TestSettingsOfANewGitDirectoryAreChecked(t *testing.T) {
 	}
 	for _, g := range []*NewGit{{Settings: []GitSetting{{"name", "x"}}}, {Settings: []GitSetting{{".b", "x"}}},
 		{Settings: []GitSetting{{"a.b\nc.d", "x"}}}, {Settings: []GitSetting{{"a.b", "x\x00"}}},
-		{Head: &NewHead{}}} {
+		{Head: &NewHead{}}, {Called: "a\nb"}} {
 		if g.validate() == nil {
 			t.Errorf("%+v is accepted", g)
 		}

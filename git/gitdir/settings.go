@@ -37,12 +37,12 @@ type Checkout struct {
 // ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git
 // directory gitDir if it exists. env is the environment of the user; if it is empty, the environment of this process is
 // used. The field of a missing file is empty, and Config is empty if git is not installed. Relative paths in the
-// configuration are not supported.
-func ReadCheckout(ctx context.Context, gitDir string, env []string) (c Checkout) {
+// configuration are not supported. The settings in own replace those of the user.
+func ReadCheckout(ctx context.Context, gitDir string, env []string, own ...Setting) (c Checkout) {
 	env = environment(env)
 	// Outside of a repository, git reads only the configuration of the user and of the system.
 	cmd := gitcmd.New(ctx, "config", "-z", "--list")
-	cmd.Env = gitcmd.Environ(env)
+	cmd.Env = withSettings(gitcmd.Environ(env), own)
 	if out, err := cmd.Output(); err == nil {
 		sum := sha256.Sum256(out)
 		c.Config, c.All = usedEntries(out), sum[:]
@@ -71,18 +71,34 @@ func ReadCheckout(ctx context.Context, gitDir string, env []string) (c Checkout)
 func usedEntries(list []byte) (used []byte) {
 	for entry := range bytes.SplitAfterSeq(list, []byte{0}) {
 		key, _, _ := strings.Cut(strings.TrimSuffix(string(entry), "\x00"), "\n")
-		switch key {
-		case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks",
-			"clone.defaultremotename",
-			"core.bigfilethreshold":
-		default:
-			if !strings.HasPrefix(key, "filter.") && !convert.LeavesOutLFS([]byte(key)) {
-				continue
-			}
+		if InCheckout(key) {
+			used = append(used, entry...)
 		}
-		used = append(used, entry...)
 	}
 	return used
+}
+
+// InCheckout reports whether a Checkout contains the setting called name, as git config --list prints it.
+func InCheckout(name string) bool {
+	switch name {
+	case "core.autocrlf", "core.eol", "core.ignorecase", "core.attributesfile", "core.symlinks",
+		"clone.defaultremotename", "core.bigfilethreshold":
+		return true
+	}
+	return strings.HasPrefix(name, "filter.") || convert.LeavesOutLFS([]byte(name))
+}
+
+// withSettings returns the environment env with variables by which git has further settings.
+func withSettings(env []string, settings []Setting) []string {
+	if len(settings) == 0 {
+		return env
+	}
+	n, _ := strconv.Atoi(variable(env, "GIT_CONFIG_COUNT")) // git refuses anything but a number
+	for i, s := range settings {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n+i, s.Name),
+			fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n+i, s.Value))
+	}
+	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", n+len(settings)))
 }
 
 // LinksAsFiles reports whether core.symlinks is false: git then checks out symbolic links as files that contain the

@@ -97,6 +97,19 @@ func TestAttributesOutside(t *testing.T) {
 
 // TestSettingsOfFilters checks that results of git-lfs are shared only with settings that leave no pointers; other
 // drivers make the digest depend on the environment.
+// The settings of a session replace those of the user.
+func TestSettingsOfASession(t *testing.T) {
+	env := []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "PATH=" + os.Getenv("PATH"),
+		"HOME=" + t.TempDir(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=core.eol", "GIT_CONFIG_VALUE_0=crlf",
+		"GIT_CONFIG_KEY_1=core.autocrlf", "GIT_CONFIG_VALUE_1=true"}
+	c := ReadCheckout(t.Context(), t.TempDir(), env, Setting{"core.autocrlf", "input"},
+		Setting{"clone.defaultremotename", "clone"}, Setting{"filter.upper.smudge", "tr a-z A-Z"})
+	s := c.Settings(env)
+	if s.EOL != "crlf" || s.AutoCRLF != "input" || s.Drivers["upper"].Smudge != "tr a-z A-Z" || c.RemoteName() != "clone" {
+		t.Errorf("settings: got %+v and the remote %q", s, c.RemoteName())
+	}
+}
+
 func TestSettingsOfFilters(t *testing.T) {
 	dir := t.TempDir()
 	config, program := filepath.Join(dir, "gitconfig"), filepath.Join(dir, "bin", "git-lfs")

@@ -121,6 +121,20 @@ func (b *beginning) addForkRemote(at string) error {
 	return nil
 }
 
+// settings returns the settings in the record that determine the contents of files. A new session has those of the
+// session from which it starts, unless the request has others.
+func (b *beginning) settings() []gitdir.Setting {
+	r := &b.home.Record
+	switch {
+	case b.home.Resumed || len(r.Checkout) > 0:
+	case b.base != nil:
+		r.Checkout = b.base.Checkout
+	case b.from != nil:
+		r.Checkout = b.from.Record.Checkout
+	}
+	return r.Checkout
+}
+
 // acquireCheckpoint fetches or links the checkpoint from which the mount starts, and calls startAt with it. It returns
 // false if the mount starts from a commit instead.
 func (b *beginning) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {

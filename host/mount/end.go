@@ -108,6 +108,8 @@ func (m *Mount) closeHome() home.Outcome {
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
 	e.Left.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.sessionSide.agent.Empty() &&
 		(e.Served || !m.home.Created)
-	e.Returns = e.Left.OnlyCarried() && returns(m)
+	if e.Returns = (e.Left.OnlyCarried() || len(m.home.Record.Checkout) > 0 && !e.Left.Any()) && returns(m); e.Returns {
+		e.Left.Settings = len(m.home.Record.Checkout) > 0
+	}
 	return m.home.Close(e)
 }

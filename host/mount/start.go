@@ -131,7 +131,8 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	}
 	read := make(chan gitdir.Checkout, 1)
 	// The configuration is read while requests are sent to the remote.
-	go func() { read <- gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment.ForPrograms()) }()
+	own := m.beginning.settings()
+	go func() { read <- gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment.ForPrograms(), own...) }()
 	err = m.beginning.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {

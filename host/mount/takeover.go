@@ -239,7 +239,7 @@ func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, git, h.Request.Environment.ForPrograms())
+	return gitdir.ReadCheckout(ctx, git, h.Request.Environment.ForPrograms(), h.Record.Checkout...)
 }
 
 // undoTakeOver releases everything that a failed call of takeOver has opened, so that takeOver can be called again.

@@ -274,6 +274,9 @@ type Unsaved struct {
 	Damaged      bool  // whether a part of the overlay cannot be read
 	Removed      bool  // whether removed files are kept for the next checkpoint
 	Checkpoints  bool  // whether the home has a session repository
+	// Settings is whether the git directory has the settings of a clone, which a new one would not have. It is set only if
+	// the daemon mounts the session again when it starts next.
+	Settings bool
 	// Carried is whether the overlay has files that were carried from another session and are unchanged. They may exist
 	// nowhere else: the other session can have removed them since.
 	Carried bool
@@ -281,7 +284,7 @@ type Unsaved struct {
 
 // Any reports whether the home has any changes that exist nowhere else.
 func (w Unsaved) Any() bool {
-	return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints || w.Carried
+	return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints || w.Settings || w.Carried
 }
 
 // OnlyCarried reports whether the home has carried files and no changes.
@@ -319,6 +322,7 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	if r.Fork.Unfinished {
 		return r, Unsaved{}, nil
 	}
+	w.Settings = len(r.Checkout) > 0 && t.Homes.registered(r.Dir)
 	if w.Git, err = gitdir.HasWork(context.Background(), filepath.Join(t.Dir, "git")); err != nil {
 		return r, w, err
 	}
@@ -336,6 +340,12 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	w.Paths, w.Bytes, w.Damaged = layer.Changed(), stats.Bytes, len(recovery.Problems) > 0
 	w.Removed, w.Carried = layer.Keeps(), stats.Carried > 0
 	return r, w, layer.Close()
+}
+
+// registered reports whether there is a registry file for the mount at dir, from which the daemon mounts it again.
+func (h Homes) registered(dir string) bool {
+	_, err := os.Lstat(filepath.Join(h.State, "registry", FileName(dir)))
+	return err == nil
 }
 
 // RemoveLeftovers removes the homes that killed processes have left and that contain no changes, and the shares that no

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
 )
@@ -65,6 +67,37 @@ func TestLookingIsWaitedFor(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the lock is still waiting after the reader has ended")
+	}
+}
+
+// A tree of a clone that was not changed is kept while the daemon is to mount it again: a new git directory would not
+// have the settings of the clone.
+func TestTreeOfACloneIsKeptWhileRegistered(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "tree", 0, false)
+	statedirtest.Add(t, h, "mount", 0, false)
+	registry := filepath.Join(h.State, "registry")
+	err := os.Mkdir(registry, 0o700)
+	for name, settings := range map[string][]gitdir.Setting{"tree": {{Name: "core.eol", Value: "crlf"}}, "mount": nil} {
+		r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), name))
+		r.Checkout, r.Changed = settings, 0
+		err = errors.Join(err, readErr, r.Save(filepath.Join(h.Dir(), name)),
+			os.WriteFile(filepath.Join(registry, statedir.FileName(r.Dir)), []byte("{}"), 0o600))
+	}
+	if err = errors.Join(err, h.RemoveLeftovers()); err != nil {
+		t.Fatal(err)
+	}
+	if names := statedirtest.Names(t, h); names != "tree" {
+		t.Errorf("homes of mounts that are registered: got %q, want only that of the tree", names)
+	}
+	if r, err := statedir.ReadRecord(filepath.Join(h.Dir(), "tree")); err != nil || len(r.Checkout) != 1 || !r.Counted {
+		t.Errorf("record of the tree: got %+v, %v", r, err)
+	}
+	if err := errors.Join(os.RemoveAll(registry), h.RemoveLeftovers()); err != nil {
+		t.Fatal(err)
+	}
+	if names := statedirtest.Names(t, h); names != "" {
+		t.Errorf("homes of mounts that are not registered: got %q", names)
 	}
 }
 

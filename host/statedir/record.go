@@ -67,6 +67,10 @@ type Record struct {
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 	Fork       Fork        `json:"fork,omitzero"` // what a fork has in addition
 
+	// Checkout are settings of the repository of which the session is a tree: those that determine the contents of files,
+	// and clone.defaultRemoteName. A mount of the session shows files as if the user had them.
+	Checkout []gitdir.Setting `json:"checkout,omitempty"`
+
 	// Made lists the parent directories of Dir that were created for the mount, the deepest one last. If the mount is
 	// killed, these directories stay, and the next mount at Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`

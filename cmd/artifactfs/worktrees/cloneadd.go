@@ -176,13 +176,14 @@ const lazyFetching = "GIT_NO_LAZY_FETCH"
 
 // prepare completes the request for a tree with a branch, or "": its branches appear in the clone, and its git
 // directory gets the settings and the remote-tracking branches of the clone. It also adds to the environment of this
-// process, which the request contains, the settings by which the mount names its remote and converts contents.
+// process, which the request contains, the settings by which the mount names its remote and converts contents: an older
+// daemon does not know that the session keeps them.
 func (c clone) prepare(ctx context.Context, r *control.MountRequest, branch string) error {
 	own, partial, err := c.settings(ctx, branch)
 	if err != nil {
 		return err
 	}
-	r.NewGit = &control.NewGit{Settings: own, Tracking: true}
+	r.NewGit = &control.NewGit{Settings: own, Called: cloneRemote, Tracking: true}
 	// A partial clone fetches what it lacks when a tree needs it, as it does for git worktree.
 	if partial {
 		if err := os.Setenv(lazyFetching, "0"); err != nil {
@@ -226,7 +227,7 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 // their own branch. The hooks, and the files of git-lfs, are those of the clone, too. partial is whether it is a partial
 // clone.
 func (c clone) settings(ctx context.Context, branch string) (all []control.GitSetting, partial bool, err error) {
-	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--no-includes")
+	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--includes")
 	if err != nil {
 		return nil, false, err
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -127,9 +128,25 @@ func (h *Home) lock(ctx context.Context) (err error) {
 func (h *Home) initRecord(r *control.MountRequest, remote string) {
 	h.Record = statedir.Record{
 		Session: h.of.Session, Tenant: r.Tenant, Remote: remote, Dir: h.of.Dir, Asked: r.Ref,
-		UID: r.UID, GID: r.GID, Umask: r.Umask, Began: h.of.Since,
+		UID: r.UID, GID: r.GID, Umask: r.Umask, Began: h.of.Since, Checkout: checkout(r.NewGit),
 	}
 	h.Created = true
+}
+
+// checkout returns the settings for the field Checkout of the record of a session whose git directory gets g.
+func checkout(g *control.NewGit) (list []gitdir.Setting) {
+	if g == nil {
+		return nil
+	}
+	if g.Called != "" {
+		list = append(list, gitdir.Setting{Name: "clone.defaultremotename", Value: g.Called})
+	}
+	for _, s := range g.Settings {
+		if gitdir.InCheckout(s.Name) {
+			list = append(list, gitdir.Setting(s))
+		}
+	}
+	return list
 }
 
 // recreate replaces the home by a new one, because a process that was killed has left a home without changes.

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
@@ -85,7 +86,8 @@ func Record() statedir.Record {
 		Counted: true, Changed: 3, Bytes: 4096,
 		Carried: control.SessionOptions{Remote: "https://127.0.0.1/s", Policy: control.PolicyIdle, Include: []string{"a"},
 			Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
-		Fork: statedir.Fork{Head: &control.NewHead{Branch: "fix"}},
+		Checkout: []gitdir.Setting{{Name: "core.eol", Value: "lf"}},
+		Fork:     statedir.Fork{Head: &control.NewHead{Branch: "fix"}},
 		Checkpoint: &statedir.Checkpoint{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Commit: strings.Repeat("3", 40),
 			Tree: strings.Repeat("4", 40), State: strings.Repeat("5", 40)},
 	}
