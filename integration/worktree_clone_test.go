@@ -136,6 +136,23 @@ func TestWorktreeOfAClone(t *testing.T) {
 		t.Error("a refused tree has a directory")
 	}
 
+	// The clone keeps the commit of a tree, and keeps nothing when an unchanged tree is gone.
+	w.sh(app, `git branch gone $(git commit-tree -m gone $(printf '100644 blob %s\tonly\n' $(echo only | git hash-object -w --stdin) |
+git mktree))`)
+	gone := filepath.Join(w.root, "gone")
+	add(app, "--detach "+gone+" gone")
+	w.sh(app, "git branch -qD gone && git gc -q --prune=now")
+	if got := w.sh(gone, "cat only; git log -1 --format=%s; git -C "+app+" log -1 --format=%s $(git rev-parse HEAD)"); got !=
+		"only\ngone\ngone" {
+		t.Errorf("tree whose branch was deleted in the clone: got %q", got)
+	}
+	const bases = "git for-each-ref refs/afs/base | wc -l"
+	before := w.sh(app, bases)
+	w.ok("worktree", "remove", "--force", gone)
+	if after := w.sh(app, bases); after == before {
+		t.Errorf("base refs after the removal of a tree: got %s, as many as before", after)
+	}
+
 	// A tree that was unmounted keeps its session, which no other tree takes over.
 	kept := filepath.Join(w.root, "kept")
 	add(app, "../kept")

@@ -50,6 +50,9 @@ const ProfilePrefix = Prefix + "profile/"
 
 // BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started.
 // The ref keeps GC from removing the objects of the checkpoint, because the mount still reads them.
+//
+// On the session remote, it is the base commit of a session that is a tree of a clone: git in the clone does not know
+// that the tree needs the commit.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
 // restoredPrefix is the prefix of the refs of restored trees. They stay on this host.

@@ -24,7 +24,7 @@
 //	refs/afs/j/SESSION/LANE/SEGMENT     the newest checkpoint of a segment
 //	refs/afs/pin/SESSION/NAME           the pinned checkpoint NAME, which GC keeps
 //	refs/afs/carried/SESSION/...        branches, tags and notes as the session last pushed them (CarriedRef)
-//	refs/afs/base/SESSION               checkpoint of another session that the mount started from (BaseRef)
+//	refs/afs/base/SESSION               checkpoint, or commit of a clone, that the mount started from (BaseRef)
 //	refs/afs/adopted/SESSION/ULID       checkpoints of other sessions that were restored or merged (AdoptedRef)
 //	refs/afs/restored/SESSION/ULID      trees of restored checkpoints (RestoredRef)
 //	refs/afs/restored/SESSION/worktrees-ID  trees of restored linked worktrees (RestoredWorktreesRef)

@@ -70,6 +70,9 @@ func (m *Mount) finish() {
 		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	m.ending.close(o)
+	if o.Trashed == "" && len(m.home.Record.Checkout) > 0 {
+		m.sessionSide.dropBase()
+	}
 	// If this process dies before the session is deleted on its session remote, the successor must know the mount, so that
 	// it deletes the session when the client repeats its request.
 	if m.ending.deletesOnRemote() && o.Err == nil {

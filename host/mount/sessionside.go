@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -408,5 +410,22 @@ func (s *sessionSide) discardOnRemote(takenOver bool) (warning string) {
 	return ""
 }
 
-// discardTime is the maximum time for which an unmount with --discard waits for the session remote.
+// dropBase removes the base ref of a tree of a clone from the clone, if the home was removed: without a home, nothing
+// else needs the base commit, and nothing else removes the ref. A failure is only logged.
+func (s *sessionSide) dropBase() {
+	rec := s.home.Record
+	_, err := os.Lstat(filepath.Join(s.host.Homes.Dir(), s.name))
+	if s.name == "" || rec.Commit == "" || !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), discardTime, fault.ErrSlow)
+	defer cancel()
+	r := s.request.Now()
+	r.Session, r.SessionOptions = s.name, rec.Carried
+	if err := s.host.Catalog.DropBase(ctx, r, rec.Commit); err != nil {
+		s.host.Log.Info("remove the base ref of a session", zap.String("session", s.name), zap.Error(err))
+	}
+}
+
+// discardTime is the maximum time for which an unmount waits for the session remote to delete refs of a session.
 const discardTime = 10 * time.Second

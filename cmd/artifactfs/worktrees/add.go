@@ -162,6 +162,9 @@ func (x addition) run(ctx context.Context, a *cli.App) (dir string, err error) {
 	if err != nil {
 		return "", cli.Failure("add worktree", x.path, err)
 	}
+	if isTree && of.keepBase(ctx, reply) != nil {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s does not have the commit with which the new tree begins\n", of.dir)
+	}
 	// The git directory is still being made. Only what git has to do in the tree waits for it.
 	if err = cli.CheckVisible("add worktree", reply.Dir); err == nil && plan.checkout != nil {
 		if err = checkVisible(ctx, reply.Dir); err == nil {

@@ -95,13 +95,26 @@ func (c clone) addTree(ctx context.Context, a *cli.App, x addition, p plan,
 		return reply, errors.New("its session exists already; artifactfs session resume mounts it")
 	}
 	// The git directory is still being made. Only what git has to do in the tree waits for it.
-	if err = cli.CheckVisible("add worktree", reply.Dir); err == nil && x.changes {
+	if err = c.keepBase(ctx, reply); err == nil {
+		err = cli.CheckVisible("add worktree", reply.Dir)
+	}
+	if err == nil && x.changes {
 		err = checkVisible(ctx, reply.Dir)
 	}
 	if err == nil && x.changes {
 		err = changed.copyTo(ctx, c.at, reply.Dir)
 	}
 	return reply, err
+}
+
+// keepBase makes the clone keep the commit of a new tree, of which r is the reply to the mount request. The branches of
+// the clone may lose it before the tree has read all files. The daemon removes the ref with the session.
+func (c clone) keepBase(ctx context.Context, r control.MountReply) error {
+	if r.Commit == "" {
+		return nil
+	}
+	_, err := git(ctx, c.dir, "update-ref", session.BaseRef(r.Session), r.Commit)
+	return err
 }
 
 // refuse returns the error of a tree that is not added.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/git/transport"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/session/resume"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -193,6 +194,32 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		all.Log.Info("empty the trash", zap.String("remote", far.URL()), zap.Error(err))
 	}
 	return int64(removed), kept, nil
+}
+
+// DropBase removes the base ref of the session of the mount request r from its session remote, if it is at the commit
+// base. It does nothing if there is no such ref, or if the session remote is the embedded one.
+func (all *Catalog) DropBase(ctx context.Context, r control.MountRequest, base string) error {
+	id, err := object.ParseID(base)
+	if err != nil {
+		return err
+	}
+	far, _, err := all.Remotes.Session(r)
+	if err != nil || far == nil {
+		return err
+	}
+	defer far.Close()
+	name := session.BaseRef(r.Session)
+	push, err := far.Remote.OpenPush(ctx, []string{name})
+	if err != nil {
+		return fault.SessionRemote(far, err)
+	}
+	defer push.Close()
+	// The session remote refuses the update if the ref is missing or has another value.
+	_, err = push.Send(ctx, transport.PushRequest{Updates: []transport.RefUpdate{{Name: name, Old: id}}})
+	if err != nil {
+		return fault.SessionRemote(far, err)
+	}
+	return nil
 }
 
 // SessionUndelete restores a deleted session from the trash on its session remote and on this host.

@@ -153,6 +153,22 @@ func TestDeleteOnSessionRemote(t *testing.T) {
 	}
 }
 
+// The base ref of a tree of a clone is removed if it has the base commit, and only then.
+func TestDropBase(t *testing.T) {
+	w := newWorld(t)
+	far, name := w.far(), session.BaseRef("s")
+	r := control.MountRequest{Remote: far, Session: "s", SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
+	w.must(w.DropBase(t.Context(), r, w.base.String())) // there is none
+	other := gittest.Must(t, far, "-c", "user.name=A", "-c", "user.email=a@b.invalid", "commit-tree", "-m", "other", "main^{tree}")
+	for commit, left := range map[string]int{w.base.String(): 0, other: 1} {
+		gittest.Must(t, far, "update-ref", name, commit)
+		w.must(w.DropBase(t.Context(), r, w.base.String()))
+		if got := w.refs(far); len(got) != left {
+			t.Errorf("base ref at %s of a session that began at %s: got %q left, want %d", commit, w.base, got, left)
+		}
+	}
+}
+
 // TestDeleteFromElsewhere deletes and restores a session from a host that has never mounted it.
 func TestDeleteFromElsewhere(t *testing.T) {
 	w := newWorld(t)
