@@ -77,6 +77,9 @@ func isFirst(ref, name string) bool {
 // isLane reports whether ref is the ref of a segment of the session name.
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
+// isBranch reports whether ref is a branch.
+func isBranch(ref string) bool { return strings.HasPrefix(ref, "refs/heads/") }
+
 // isNotes reports whether ref is a notes ref.
 func isNotes(ref string) bool { return strings.HasPrefix(ref, notesPrefix) }
 

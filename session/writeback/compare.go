@@ -101,7 +101,7 @@ func (c *comparison) compare(ref string) {
 		next = there
 		// A ref that other sessions also write must only be fast-forwarded, because they may rely on its commits. A branch
 		// must also only be fast-forwarded if the server forbids other updates of branches.
-		onlyForward := c.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
+		onlyForward := c.noRewrite && isBranch(ref) || !layout.Exclusive(ref)
 		if onlyForward && !mine.IsZero() && !there.IsZero() && !session.Within(c.repo, mine, there) {
 			c.diverge(ref, "")
 			return
@@ -113,6 +113,12 @@ func (c *comparison) compare(ref string) {
 				"run git push --delete to remove it")
 			return
 		}
+	// A user has removed a branch that others write, too. It stays removed until the session moves it. If the metadata are
+	// missing as well, the session remote has lost what it had.
+	case there.IsZero() && mine == known.acked && isBranch(ref) && !layout.Exclusive(ref) &&
+		!c.theirs[session.MetaRef(name)].IsZero():
+		c.addNotice(ref + " was removed on the session remote, and is pushed again when this session moves it")
+		return
 	// This session has pushed the ref, and the ref is missing on the session remote now.
 	case there.IsZero():
 		c.lost = true // the session remote may also have lost objects
