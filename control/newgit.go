@@ -9,6 +9,9 @@ type NewGit struct {
 	Settings []GitSetting `json:"settings,omitempty"` // settings of the repository
 	// Called is the name of the mounted remote, for this and later git directories of the session; "": the user's choice.
 	Called string `json:"called,omitempty"`
+	// Exclude and Attributes are the contents of info/exclude and info/attributes; empty: those of the user's template.
+	Exclude    []byte `json:"exclude,omitempty"`
+	Attributes []byte `json:"attributes,omitempty"`
 	// Tracking is whether it also gets the remote-tracking branches of the mounted remote, which is a clone. Those whose
 	// commits the host lacks are added when the history was fetched.
 	Tracking bool `json:"tracking,omitempty"`

@@ -52,6 +52,8 @@ func TestWorktreeOfAClone(t *testing.T) {
 		"git config user.name":                       "In The Clone",
 		"git config alias.st":                        "status -sb",
 		"git config remote.clone.url":                app,
+		"git config lfs.storage":                     filepath.Join(app, ".git", "lfs"),
+		"git check-ignore dist/x":                    "dist/x",
 		"git fetch -q origin && git diff --stat":     "",
 		"test ! -e dist && test ! -e new; echo $?":   "0",
 		"git rev-list --count --branches --not HEAD": "0",

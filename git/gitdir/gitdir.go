@@ -80,6 +80,9 @@ type Options struct {
 	State *State
 	// Settings are further settings of the new directory (IgnoreSettings). They replace other settings of these names.
 	Settings []Setting
+	// Files are the contents of further files of the new directory, by their paths in it, and replace those of the user's
+	// template. Those of the State replace them.
+	Files map[string][]byte
 	// Branch is the full name of a branch that Create adds at the commit of HEAD, and to which HEAD points instead of the
 	// branch of Ref or State; "": none. A branch of the State with this name is moved.
 	Branch string
@@ -151,6 +154,7 @@ func Create(path string, o Options) (*Dir, error) {
 		o.setMonitor(path),
 		o.SetLogins(path),
 		d.SetShallow(o.Shallow),
+		o.writeFiles(path),
 		o.writeRefs(d, path),
 		d.SetDefault(o.Default))
 	if err == nil && o.Index != nil {
@@ -189,6 +193,15 @@ func (o Options) nameRemote(path string) error {
 		return nil
 	}
 	return disk.WriteFile(filepath.Join(path, refname.RemoteFile), []byte(name), 0o644)
+}
+
+// writeFiles writes the files in o.Files.
+func (o Options) writeFiles(path string) (err error) {
+	for name, text := range o.Files {
+		// The template may have a symbolic link in the place of the file, whose target must not change.
+		err = errors.Join(err, disk.WriteFileUnsynced(filepath.Join(path, filepath.FromSlash(name)), text, 0o644))
+	}
+	return err
 }
 
 // writeRefs writes the refs of a new git directory and the first entries of their reflogs.

@@ -12,6 +12,23 @@ import (
 	"github.com/artifactfs/artifactfs/git/packedrefs"
 )
 
+// A new directory has the files that it is given, instead of those of the template. Those of a state replace them.
+func TestFilesOfANewDirectory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "git")
+	if _, err := Create(path, Options{
+		Format: object.SHA1, WorkTree: "/w", Remote: "https://example.org/r.git", Objects: t.TempDir(), Git: Version{2, 39},
+		Files: map[string][]byte{"info/exclude": []byte("dist\n"), "info/attributes": []byte("* -text\n")},
+		State: &State{Branch: "refs/heads/main", Files: map[string]File{"info/exclude": {Content: []byte("state\n")}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"info/exclude": "state\n", "info/attributes": "* -text\n"} {
+		if got, err := os.ReadFile(filepath.Join(path, name)); err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
 // TestANewDirectoryStartsOnAnotherBranch checks HEAD, the branches and the reflogs of git directories that are created
 // with another HEAD than that of the checkpoint or of the mounted branch.
 func TestANewDirectoryStartsOnAnotherBranch(t *testing.T) {

@@ -132,7 +132,7 @@ func (m *Mount) start(ctx context.Context, start time.Time,
 	read := make(chan gitdir.Checkout, 1)
 	// The configuration is read while requests are sent to the remote.
 	own := m.beginning.settings()
-	go func() { read <- gitdir.ReadCheckout(ctx, m.home.GitDir(), m.Request.Environment.ForPrograms(), own...) }()
+	go func() { read <- gitside.ReadCheckout(ctx, m.home.Dir, m.Request.Environment.ForPrograms(), own) }()
 	err = m.beginning.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {

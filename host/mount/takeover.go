@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/gitdir"
+	"github.com/artifactfs/artifactfs/host/mount/gitside"
 	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/host/mount/takeover"
@@ -210,7 +211,7 @@ func (m *Mount) takeOver() (err error) {
 		return err
 	}
 	m.contents.SetSnapshot(snap)
-	if err = m.contents.OpenView(checkout(ctx, h, m.home.GitDir()), m.filtering()); err != nil {
+	if err = m.contents.OpenView(checkout(ctx, h, m.home.Dir), m.filtering()); err != nil {
 		return err
 	}
 	if err = m.open(); err != nil {
@@ -234,12 +235,12 @@ func (m *Mount) takeOver() (err error) {
 }
 
 // checkout returns git's configuration at the time when the mount was started. The configuration determines how
-// contents are converted, and contents must not change while the mount exists. git is the path of the git directory.
-func checkout(ctx context.Context, h takeover.State, git string) gitdir.Checkout {
+// contents are converted, and contents must not change while the mount exists. home is the path of the home.
+func checkout(ctx context.Context, h takeover.State, home string) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, git, h.Request.Environment.ForPrograms(), h.Record.Checkout...)
+	return gitside.ReadCheckout(ctx, home, h.Request.Environment.ForPrograms(), h.Record.Checkout)
 }
 
 // undoTakeOver releases everything that a failed call of takeOver has opened, so that takeOver can be called again.

@@ -1,6 +1,7 @@
 package worktrees
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 )
@@ -41,6 +42,28 @@ func valueOf(t *testing.T, c clone, name string) (value string) {
 		}
 	}
 	return value
+}
+
+// The trees of a clone get its ignore rules and attributes.
+func TestInfoOfAClone(t *testing.T) {
+	c := newClone(t)
+	for name, text := range map[string]string{"exclude": "dist\n", "attributes": "*.bin filter=lfs\n", "none": ""} {
+		path := filepath.Join(c.common, "info", name)
+		if text != "" {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := c.info(name); err != nil || string(got) != text {
+			t.Errorf("info/%s: got %q, %v, want %q", name, got, err, text)
+		}
+	}
+	if err := os.Truncate(filepath.Join(c.common, "info", "exclude"), maxInfo+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.info("exclude"); err == nil {
+		t.Error("a file that is too large for a request is accepted")
+	}
 }
 
 // The trees of a clone store the files of git-lfs in the clone, where it would store them itself.

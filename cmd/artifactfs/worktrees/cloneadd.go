@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,6 +198,12 @@ func (c clone) prepare(ctx context.Context, r *control.MountRequest, branch stri
 		return err
 	}
 	r.NewGit = &control.NewGit{Settings: own, Called: cloneRemote, Tracking: true}
+	if r.NewGit.Exclude, err = c.info("exclude"); err == nil {
+		r.NewGit.Attributes, err = c.info("attributes")
+	}
+	if err != nil {
+		return err
+	}
 	// A partial clone fetches what it lacks when a tree needs it, as it does for git worktree.
 	if partial {
 		if err := os.Setenv(lazyFetching, "0"); err != nil {
@@ -219,6 +226,22 @@ func (c clone) prepare(ctx context.Context, r *control.MountRequest, branch stri
 			os.Setenv(fmt.Sprintf("GIT_CONFIG_VALUE_%d", n+i), s.Value))
 	}
 	return errors.Join(err, os.Setenv("GIT_CONFIG_COUNT", strconv.Itoa(n+len(settings))))
+}
+
+// maxInfo is the maximum size in bytes of a file that info returns, because a request has few of them and is short.
+const maxInfo = 128 << 10
+
+// info returns the contents of a file in the directory info of the clone; nothing if there is no such file.
+func (c clone) info(name string) ([]byte, error) {
+	path := filepath.Join(c.common, "info", name)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err == nil && len(text) > maxInfo:
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxInfo)
+	}
+	return text, err
 }
 
 // extras copies what .worktreeinclude names, and the hooks of agents, to the tree at dir. Both are conveniences, so

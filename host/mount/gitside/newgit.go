@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -32,9 +33,26 @@ func KeepNew(home string, g *control.NewGit) error {
 	return disk.WriteFile(filepath.Join(home, statedir.NewGitName), text, 0o600)
 }
 
+// ReadCheckout returns the settings that determine the contents of files for the mount with the given home: those of the
+// user, of the environment env, and the settings own of the session. A git directory that is not there yet counts as one
+// that has what KeepNew has stored.
+func ReadCheckout(ctx context.Context, home string, env []string, own []gitdir.Setting) gitdir.Checkout {
+	dir := filepath.Join(home, "git")
+	c := gitdir.ReadCheckout(ctx, dir, env, own...)
+	if !gitdir.Exists(dir) {
+		if g, err := readNew(home); err == nil && g != nil {
+			c.Own = g.Attributes
+		}
+	}
+	return c
+}
+
 // newGit returns what KeepNew has stored, or nil if the git directory has everything.
-func (s *Side) newGit() (*control.NewGit, error) {
-	text, err := disk.ReadRegular(s.newGitFile(), disk.LargeFile)
+func (s *Side) newGit() (*control.NewGit, error) { return readNew(filepath.Dir(s.Mount.GitDir)) }
+
+// readNew returns what KeepNew has stored in a home, or nil.
+func readNew(home string) (*control.NewGit, error) {
+	text, err := disk.ReadRegular(filepath.Join(home, statedir.NewGitName), disk.LargeFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -48,19 +66,20 @@ func (s *Side) newGit() (*control.NewGit, error) {
 	return g, nil
 }
 
-// newGitFile returns the path of the file that KeepNew writes.
-func (s *Side) newGitFile() string {
-	return filepath.Join(filepath.Dir(s.Mount.GitDir), statedir.NewGitName)
-}
-
-// newSettings returns the settings of a new git directory.
-func newSettings(g *control.NewGit) (list []gitdir.Setting) {
-	if g != nil {
-		for _, n := range g.Settings {
-			list = append(list, gitdir.Setting{Name: n.Name, Value: n.Value})
+// addNew adds to the options o of a new git directory what KeepNew has stored.
+func addNew(o *gitdir.Options, g *control.NewGit) {
+	if g == nil {
+		return
+	}
+	o.Settings, o.Files = slices.Clone(o.Settings), map[string][]byte{}
+	for _, n := range g.Settings {
+		o.Settings = append(o.Settings, gitdir.Setting(n))
+	}
+	for name, text := range map[string][]byte{"info/exclude": g.Exclude, "info/attributes": g.Attributes} {
+		if len(text) > 0 {
+			o.Files[name] = text
 		}
 	}
-	return list
 }
 
 // tracked is the prefix of the refs that AddTracking adds.
@@ -113,5 +132,5 @@ func (s *Side) AddTracking(ctx context.Context) error {
 			return err
 		}
 	}
-	return os.Remove(s.newGitFile())
+	return os.Remove(filepath.Join(filepath.Dir(s.Mount.GitDir), statedir.NewGitName))
 }

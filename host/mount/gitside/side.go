@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -153,7 +152,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Settings = slices.Concat(o.Settings, newSettings(g))
+	addNew(&o, g)
 	tipsNow := s.tipsNow(ctx, g)
 	defer tipsNow()
 	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
