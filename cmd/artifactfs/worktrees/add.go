@@ -375,14 +375,16 @@ func usedBy(ctx context.Context, a *cli.App, m cli.Served, all []cli.Served, bra
 	if m.Head == branch {
 		return m.Dir, nil
 	}
-	// The sessions are listed only if a mount of the same repository is on this branch.
-	on := func(o cli.Served) bool { return o.Mounted() && o.Remote == m.Remote && o.Head == branch }
+	// The sessions are listed only if a session of the same repository may be on this branch.
+	on := func(o cli.Served) bool {
+		return o.Remote == m.Remote && (o.Head == branch || o.Head == "" || isID(o.Head))
+	}
 	if !slices.ContainsFunc(all, on) {
 		return "", nil
 	}
 	members, err := family(ctx, a, m.Session.Name, false)
 	for _, o := range members {
-		if o.mount != nil && o.mount.Head == branch {
+		if o.uses(ctx, branch) {
 			return o.Dir, nil
 		}
 	}

@@ -139,19 +139,19 @@ func (c clone) upstream(ctx context.Context, p plan) (restore func(context.Conte
 }
 
 // usedBy returns the directory of the tree of the clone, the clone itself included, that has checked out a branch; ""
-// if there is none. members are the members of the clone.
+// if there is none. members are the members of the clone, of which some may not be mounted.
 func (c clone) usedBy(ctx context.Context, members []member, branch string) (string, error) {
 	text, err := git(ctx, c.dir, "worktree", "list", "--porcelain", "-z")
 	if err != nil {
 		return "", err
 	}
 	for _, t := range parseTrees(text) {
-		if t.Branch == "refs/heads/"+branch {
+		if t.Branch == "refs/heads/"+branch || t.Detached && returnsTo(ctx, t.Path, branch) {
 			return t.Path, nil
 		}
 	}
 	for _, m := range members {
-		if m.mount != nil && m.mount.Head == branch {
+		if m.uses(ctx, branch) {
 			return m.Dir, nil
 		}
 	}
@@ -175,7 +175,7 @@ func (c clone) among(known []control.SessionInfo, all []cli.Served) (members []m
 		if m.Remote != c.dir || m.ReadOnly || at < 0 {
 			continue
 		}
-		o := member{SessionInfo: known[at]}
+		o := member{SessionInfo: known[at], head: m.Head}
 		if o.Dir = m.Dir; m.Mounted() {
 			o.mount = &all[i]
 		}
@@ -247,7 +247,7 @@ func groupOf(ctx context.Context, a *cli.App, verb, of string, counted bool) (g 
 		}
 	}
 	if w.Session() == "" {
-		g.members = []member{{control.SessionInfo{Dir: m.Dir}, &m}}
+		g.members = []member{{SessionInfo: control.SessionInfo{Dir: m.Dir}, mount: &m, head: m.Head}}
 		return g, err
 	}
 	g.members, err = family(ctx, a, w.Session(), counted)

@@ -1,9 +1,14 @@
 package worktrees
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
 )
 
 // newClone returns a clone that is a new repository with one commit, on the branch main.
@@ -42,6 +47,39 @@ func valueOf(t *testing.T, c clone, name string) (value string) {
 		}
 	}
 	return value
+}
+
+// A branch is in use while it is rebased or bisected, although HEAD is detached then, and while the tree that has it is
+// not mounted.
+func TestBranchesInUse(t *testing.T) {
+	c := newClone(t)
+	user := []string{"-c", "user.name=A", "-c", "user.email=a@b.invalid", "-c", "sequence.editor=sed -i s/^pick/edit/"}
+	commit := append(slices.Clone(user), "commit", "-q", "--allow-empty", "-m", "second")
+	check := func(when, branch, want string) {
+		t.Helper()
+		members := []member{{head: "mounted", mount: &cli.Served{}}, {head: "unmounted"},
+			{SessionInfo: control.SessionInfo{Last: &control.Checkpoint{Branch: "last"}}}}
+		for i := range members {
+			members[i].Dir = "/" + cmp.Or(members[i].head, "last")
+		}
+		if got, err := c.usedBy(t.Context(), members, branch); err != nil || got != want {
+			t.Errorf("%s: %s is used by %q, %v, want %q", when, branch, got, err, want)
+		}
+	}
+	do(t, c.dir, "checkout", "-q", "-b", "fix")
+	do(t, c.dir, commit...)
+	for branch, want := range map[string]string{"fix": c.dir, "main": "", "mounted": "/mounted", "unmounted": "/unmounted",
+		"last": "/last"} {
+		check("without an operation", branch, want)
+	}
+	do(t, c.dir, append(slices.Clone(user), "rebase", "-q", "-i", "HEAD^")...)
+	check("during a rebase", "fix", c.dir)
+	do(t, c.dir, "rebase", "--abort")
+	do(t, c.dir, "bisect", "start", "HEAD", "HEAD^")
+	do(t, c.dir, "checkout", "-q", "--detach")
+	check("during a bisection", "fix", c.dir)
+	do(t, c.dir, "bisect", "reset", "main")
+	check("afterwards", "fix", "")
 }
 
 // The trees of a clone get its ignore rules and attributes.

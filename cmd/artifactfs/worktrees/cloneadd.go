@@ -42,6 +42,10 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) (dir string, err
 	if err != nil {
 		return "", err
 	}
+	if s, ok := cli.FindUnmounted(all, x.path); ok {
+		return "", x.refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
+			"session %s, which is not mounted, belongs to this path", s.Session.Name)
+	}
 	x.clean = true // so that the plan names a commit
 	plan, err := x.plan(ctx, cmp.Or(c.at, c.dir), func(branch string) (string, error) {
 		return c.usedBy(ctx, c.among(known, all), branch)
@@ -49,7 +53,7 @@ func (c clone) add(ctx context.Context, a *cli.App, x addition) (dir string, err
 	if err != nil {
 		return "", err
 	}
-	if err := c.check(ctx, x, plan, known, all); err != nil {
+	if err := c.check(ctx, x, plan, known); err != nil {
 		return "", err
 	}
 	var changed changes
@@ -124,13 +128,9 @@ func (x addition) refuse(hint, format string, args ...any) error {
 		Cause: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses. known and
-// all are the sessions and mounts of this host.
-func (c clone) check(ctx context.Context, x addition, p plan, known []control.SessionInfo, all []cli.Served) error {
-	if s, ok := cli.FindUnmounted(all, x.path); ok {
-		return x.refuse("run "+cli.ResumeCommand(s.MountStatus)+" to mount it again",
-			"session %s, which is not mounted, belongs to this path", s.Session.Name)
-	}
+// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses. known are the
+// sessions of this host.
+func (c clone) check(ctx context.Context, x addition, p plan, known []control.SessionInfo) error {
 	if slices.ContainsFunc(known, func(s control.SessionInfo) bool { return x.session != "" && s.Name == x.session }) {
 		return x.refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
 			x.session)

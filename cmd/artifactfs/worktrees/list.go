@@ -3,7 +3,6 @@ package worktrees
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -128,7 +127,7 @@ func (m member) trees(ctx context.Context, kind string) []tree {
 	})
 	listed := parseTrees(text)
 	if !answered || len(listed) == 0 { // git does not work in the mount yet
-		if _, err := hex.DecodeString(m.mount.Head); err == nil && len(m.mount.Head) >= 40 {
+		if isID(m.mount.Head) {
 			t.Head, t.Detached = m.mount.Head, true
 		} else if m.mount.Head != "" {
 			t.Branch = "refs/heads/" + m.mount.Head

@@ -5,7 +5,10 @@ package worktrees
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -99,6 +102,40 @@ func checkVisible(ctx context.Context, dir string) error {
 type member struct {
 	control.SessionInfo
 	mount *cli.Served // mount of the session; nil if it is not mounted
+	head  string      // short name of the branch of HEAD, or a commit, also of a session that is not mounted; "": unknown
+}
+
+// uses reports whether the tree of the session, which need not be mounted, has checked out a branch, or will check it
+// out again when an operation in progress ends.
+func (m member) uses(ctx context.Context, branch string) bool {
+	if m.head == "" && m.mount == nil && m.Last != nil {
+		m.head = m.Last.Branch
+	}
+	return m.head == branch || m.mount != nil && isID(m.head) && returnsTo(ctx, m.Dir, branch)
+}
+
+// isID reports whether the name of HEAD is the id of a commit: HEAD is detached.
+func isID(head string) bool {
+	_, err := hex.DecodeString(head)
+	return err == nil && len(head) >= 40
+}
+
+// returnsTo reports whether a rebase or a bisection that is in progress in the working tree at dir, and has detached
+// HEAD, will move a branch or check it out again.
+func returnsTo(ctx context.Context, dir, branch string) bool {
+	gitDir, err := git(ctx, dir, "rev-parse", "--absolute-git-dir")
+	if err != nil {
+		return false
+	}
+	ref := "refs/heads/" + branch
+	for file, line := range map[string]string{"rebase-merge/head-name": ref, "rebase-apply/head-name": ref,
+		"rebase-merge/update-refs": ref, "BISECT_START": branch} {
+		text, err := os.ReadFile(filepath.Join(gitDir, file))
+		if err == nil && slices.Contains(strings.Split(string(text), "\n"), line) {
+			return true
+		}
+	}
+	return false
 }
 
 // family returns the members of the family of a session: first the session from which all others were forked, directly
@@ -137,11 +174,13 @@ func familyOf(name string, all []control.SessionInfo, mounts []cli.Served) []mem
 	seen = map[string]bool{name: true}
 	for next := []control.SessionInfo{known[name]}; len(next) > 0; next = next[1:] {
 		m := member{SessionInfo: next[0]}
-		i := slices.IndexFunc(mounts, func(s cli.Served) bool {
-			return s.Mounted() && !s.ReadOnly && s.Session.Name == m.Name
-		})
-		if i >= 0 {
-			m.mount, m.Dir = &mounts[i], mounts[i].Dir
+		for i, s := range mounts {
+			if s.ReadOnly || s.Session.Name != m.Name || m.mount != nil {
+				continue
+			}
+			if m.head = s.Head; s.Mounted() {
+				m.mount, m.Dir = &mounts[i], s.Dir
+			}
 		}
 		if m.Name != "" {
 			members = append(members, m)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitdir"
 	"github.com/artifactfs/artifactfs/host/fault"
 	"github.com/artifactfs/artifactfs/host/remotes"
 	"github.com/artifactfs/artifactfs/host/statedir"
@@ -55,7 +56,7 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 			kept = append(kept, s)
 		case w.Any():
 			s := unmountedStatus(id, r, w)
-			s.Session = carried
+			s.Session, s.Head = carried, gitdir.HeadNameAt(filepath.Join(t.Dir, "git"))
 			kept = append(kept, s)
 		}
 	}
