@@ -24,7 +24,6 @@ import (
 type clone struct {
 	dir    string // root of its main working tree, or its git directory if it is bare; the remote of its trees
 	common string // git directory that its main and its linked working trees share
-	hooks  string // directory of its hooks
 	at     string // root of the working tree in which the command runs, possibly a linked one; "": none
 }
 
@@ -40,14 +39,13 @@ func findClone(ctx context.Context, dir string) (clone, bool) {
 		return clone{}, false
 	}
 	// In a bare repository, git fails at the last question, after it has answered the others.
-	text, err = git(ctx, dir, "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-path", "hooks",
-		"--show-toplevel")
+	text, err = git(ctx, dir, "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel")
 	lines := strings.Split(text, "\n")
 	switch {
-	case err == nil && len(lines) == 3:
-		return clone{dir: trees[0].Path, common: lines[0], hooks: lines[1], at: lines[2]}, true
-	case len(lines) == 2:
-		return clone{dir: trees[0].Path, common: lines[0], hooks: lines[1]}, true
+	case err == nil && len(lines) == 2:
+		return clone{dir: trees[0].Path, common: lines[0], at: lines[1]}, true
+	case len(lines) == 1 && filepath.IsAbs(lines[0]):
+		return clone{dir: trees[0].Path, common: lines[0]}, true
 	}
 	return clone{}, false
 }

@@ -104,6 +104,20 @@ func TestInfoOfAClone(t *testing.T) {
 	}
 }
 
+// The trees of a clone run its hooks. If the path of the hooks is relative, each tree has its own.
+func TestHooksOfAClone(t *testing.T) {
+	c := newClone(t)
+	if got, want := valueOf(t, c, "core.hookspath"), filepath.Join(c.common, "hooks"); got != want {
+		t.Errorf("default core.hooksPath of a tree: got %q, want %q", got, want)
+	}
+	for _, path := range []string{".githooks", "/srv/hooks", "~/hooks"} {
+		do(t, c.dir, "config", "core.hooksPath", path)
+		if got := valueOf(t, c, "core.hookspath"); got != path {
+			t.Errorf("core.hooksPath of a tree: got %q, want %q", got, path)
+		}
+	}
+}
+
 // The trees of a clone store the files of git-lfs in the clone, where it would store them itself.
 func TestTreesStoreLFSFilesInTheClone(t *testing.T) {
 	c := newClone(t)

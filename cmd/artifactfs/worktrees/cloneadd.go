@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/git/gitcmd"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -287,8 +288,12 @@ func (c clone) settings(ctx context.Context, branch string) (all []control.GitSe
 		}
 		all = append(all, control.GitSetting{Name: name, Value: value})
 	}
-	if info, err := os.Stat(c.hooks); err == nil && info.IsDir() {
-		all = append(all, control.GitSetting{Name: "core.hookspath", Value: c.hooks})
+	// A configured directory is, if its path is relative, one of each tree. By default, all use that of the clone.
+	if _, err := git(ctx, c.dir, "config", "--get", "core.hookspath"); gitcmd.Exited(err, 1) {
+		hooks := filepath.Join(c.common, "hooks")
+		if info, err := os.Stat(hooks); err == nil && info.IsDir() {
+			all = append(all, control.GitSetting{Name: "core.hookspath", Value: hooks})
+		}
 	}
 	// The files that git-lfs stores for a commit are needed wherever the commit appears, and outlive the tree.
 	return append(all, control.GitSetting{Name: "lfs.storage", Value: c.lfsStorage(ctx)}), partial, nil
@@ -332,7 +337,7 @@ var notInTrees = []string{"extensions", "gc", "maintenance", "include", "include
 	"core.repositoryformatversion", "core.bare", "core.worktree", "core.filemode", "core.logallrefupdates",
 	"core.fsmonitor", "core.fsmonitorhookversion", "core.untrackedcache", "core.sharedrepository", "core.splitindex",
 	"core.sparsecheckout", "core.sparsecheckoutcone", "core.ignorecase", "core.precomposeunicode", "core.symlinks",
-	"core.hookspath", "core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime", "lfs.storage"}
+	"core.commitgraph", "core.multipackindex", "core.checkstat", "core.trustctime", "lfs.storage"}
 
 // converts reports whether a setting determines how git converts the contents of files.
 func converts(s control.GitSetting) bool {
