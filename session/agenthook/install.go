@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
@@ -61,11 +62,10 @@ func (c piece) install(dir, program string) (Change, error) {
 	}
 	// put replaces what an earlier Install has added. A second Install with the same program changes nothing.
 	after, err := c.put(start, program)
-	if errors.Is(err, errKept) {
-		change.Kept = true
+	if change.Kept = errors.Is(err, errKept); change.Kept && after == nil {
 		return change, nil
 	}
-	if err != nil {
+	if err != nil && !change.Kept {
 		return change, fmt.Errorf("edit settings %s: %w", path, err)
 	}
 	change.Tracked = tracked(dir, c.path)
@@ -116,12 +116,11 @@ func (c piece) uninstall(dir string) (Change, error) {
 	if err != nil {
 		return change, fmt.Errorf("edit settings %s: %w", path, err)
 	}
-	if n == 0 {
-		_, err := c.put(before, toolsName)
-		change.Kept = errors.Is(err, errKept) || errors.Is(err, errForeign)
+	_, err = c.put(after, toolsName)
+	change.Kept = errors.Is(err, errKept) || errors.Is(err, errForeign)
+	if change.Changed = n > 0; !change.Changed {
 		return change, nil
 	}
-	change.Changed = true
 	// A file that git tracks, or at which a link is, is not one that install has created.
 	info, err := os.Lstat(path)
 	foreign := change.Tracked || err == nil && !info.Mode().IsRegular()
@@ -170,6 +169,10 @@ func Foreign(dir string, a Agent, p Part) bool {
 
 // Has reports whether a part of an agent's configuration is installed in the directory dir.
 func Has(dir string, a Agent, p Part) (bool, error) {
+	if p == Hooks && a != OpenCode {
+		in, err := Installed(dir, a)
+		return in.Yes, err
+	}
 	c := a.piece(p)
 	text, err := readSettings(filepath.Join(dir, c.path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +188,7 @@ func Has(dir string, a Agent, p Part) (bool, error) {
 // Installation describes the hooks of an agent in a directory.
 type Installation struct {
 	Path string // path of the agent's configuration file
-	Yes  bool   // whether the file contains hooks of artifactfs
+	Yes  bool   // whether the file contains hooks of artifactfs, perhaps ones that the user has made or edited
 	Old  bool   // whether an earlier version has written them, so that hooks for some events are missing
 }
 
@@ -207,11 +210,12 @@ func Installed(dir string, a Agent) (Installation, error) {
 			!bytes.HasPrefix(written, []byte(before)) || !bytes.HasSuffix(written, []byte(after)))
 		return in, nil
 	}
-	_, n, err := uninstall(text, a)
+	found, err := c.entries(text, a)
 	if err != nil {
 		err = fmt.Errorf("edit settings %s: %w", in.Path, err)
 	}
-	in.Yes, in.Old = n > 0, n > 0 && n < len(c.events)
+	in.Yes = len(found.own)+len(found.edited) > 0
+	in.Old = in.Yes && slices.ContainsFunc(c.events, func(e configured) bool { return !found.has(e.name) })
 	return in, err
 }
 

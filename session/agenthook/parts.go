@@ -34,7 +34,7 @@ type piece struct {
 	// their entries would be in no commit and in no checkpoint.
 	shared bool
 	// put returns the text of the file with the piece, which replaces one that an earlier put has added. It returns
-	// errKept if the file has an entry of the user with the same name.
+	// errKept if the file has an entry of the user with the same name; the text is nil if nothing can be added beside it.
 	put func(text []byte, program string) ([]byte, error)
 	// cut returns the text without the piece, and the number of entries that were removed.
 	cut func(text []byte) (rest []byte, removed int, err error)

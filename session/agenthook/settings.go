@@ -316,40 +316,46 @@ const emptySettings = "{\n}\n"
 // emptyVersioned is the text of a file of hooks that must have the number of its format, without hooks.
 const emptyVersioned = "{\n  \"version\": 1\n}\n"
 
-// install returns the settings text with a hook for each event. It replaces the hooks of an earlier install.
+// install returns the settings text with a hook for each event. It replaces the hooks of an earlier install. If a user
+// has made or edited a hook, none is added for its event, and the error is errKept.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
 	if !c.comments && !json.Valid(text) {
 		return nil, errors.New("file is not valid JSON")
 	}
-	if c.complete(text, a, command) {
-		return text, nil
-	}
-	text, _, err := uninstall(text, a)
-	for _, e := range c.events {
-		if err == nil {
-			text, err = insert(text, []string{"hooks", e.name}, true, c.entry(e, command))
+	found, err := c.entries(text, a)
+	if err == nil && !c.complete(text, found, a, command) {
+		text, _, err = uninstall(text, a)
+		for _, e := range c.events {
+			if err == nil && !found.edited[e.name] {
+				text, err = insert(text, []string{"hooks", e.name}, true, c.entry(e, command))
+			}
 		}
+	}
+	if err == nil && len(found.edited) > 0 {
+		err = errKept
 	}
 	return text, err
 }
 
-// complete reports whether the settings text has exactly the hooks that install adds.
-func (c configuration) complete(text []byte, a Agent, command string) bool {
+// complete reports whether the settings text, whose entries were found, has exactly the hooks that install adds.
+func (c configuration) complete(text []byte, found entries, a Agent, command string) bool {
+	for _, e := range c.events {
+		if found.own[e.name] != 1 && !found.edited[e.name] {
+			return false
+		}
+	}
 	root, err := parseSettings(text)
 	hooks, _ := root.at("hooks")
-	n := 0
 	for _, event := range hooks.members {
+		i := slices.IndexFunc(c.events, func(e configured) bool { return e.name == event.key })
 		for _, m := range event.value.members {
-			if !isOurs(m.value, a) {
-				continue
-			}
-			i := slices.IndexFunc(c.events, func(e configured) bool { return e.name == event.key })
-			if n++; i < 0 || !m.value.equal(text, c.entry(c.events[i], command)) {
+			if c.state(text, m.value, a) == ownEntry && (i < 0 || found.edited[event.key] ||
+				!m.value.equal(text, c.entry(c.events[i], command))) {
 				return false
 			}
 		}
 	}
-	return err == nil && n == len(c.events)
+	return err == nil
 }
 
 // equal reports whether the value, which is in text, has the same JSON as other, without regard to white space.
@@ -416,7 +422,9 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 		}
 		cut := false
 		for i, event := range hooks.members {
-			j := slices.IndexFunc(event.value.members, func(m member) bool { return isOurs(m.value, a) })
+			j := slices.IndexFunc(event.value.members, func(m member) bool {
+				return configurations[a].state(text, m.value, a) == ownEntry
+			})
 			if j < 0 {
 				continue
 			}
@@ -428,29 +436,4 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 			return text, removed, nil
 		}
 	}
-}
-
-// isOurs reports whether an entry is, or contains, exactly one hook, and that hook was added by install.
-func isOurs(entry value, a Agent) bool {
-	hook := entry
-	if !configurations[a].flat {
-		hooks, ok := entry.at("hooks")
-		if !ok || len(hooks.members) != 1 {
-			return false
-		}
-		hook = hooks.members[0].value
-	}
-	command, ok := hook.at("command")
-	// Another program may have the same subcommand, so the suffix alone does not identify the hook.
-	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
-}
-
-// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by this
-// suffix.
-func commandSuffix(a Agent) string {
-	suffix := " session hook " + string(a)
-	if a == Copilot {
-		suffix += " || true" // copilot refuses a tool if a hook fails, for example because artifactfs was removed
-	}
-	return suffix
 }

@@ -2,9 +2,11 @@ package agenthook
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -80,6 +82,43 @@ func TestUninstallRestoresSettings(t *testing.T) {
 			rest, n, err := uninstall(after, a)
 			if err != nil || n != len(c.events) || string(rest) != before {
 				t.Errorf("%s: uninstall for %s removed %d hooks, error %v, and left\n%s\nwant\n%s", name, a, n, err, rest, before)
+			}
+		}
+	}
+}
+
+// TestEditedHooksStay checks that hooks that the user has made or edited stay as they are, without a second hook for
+// their events, and that all others are installed and removed as usual.
+func TestEditedHooksStay(t *testing.T) {
+	for _, a := range []Agent{Claude, Copilot, Gemini} {
+		c := configurations[a]
+		event := c.events[len(c.events)-2].name
+		command := "artifactfs" + commandSuffix(a)
+		all, err := c.install([]byte(c.empty), a, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := strings.Index(string(all), quote(event)+": [")
+		timeout := `"timeout": ` + strconv.FormatInt(int64((Timeout+grace)/c.unit), 10)
+		if !strings.Contains(string(all[first:]), timeout) {
+			timeout = `"timeout": ` + strconv.FormatInt(int64((TreeTimeout+grace)/c.unit), 10)
+		}
+		for old, with := range map[string]string{
+			timeout: `"timeout": 60`, `"command": "artifactfs`: `"command": "FOO=1 artifactfs`,
+			`"type"`: `"async": true, "type"`, commandSuffix(a) + `"`: commandSuffix(a) + ` 2>/dev/null"`,
+		} {
+			edited := string(all[:first]) + strings.Replace(string(all[first:]), old, with, 1)
+			for _, program := range []string{"artifactfs", "/opt/artifactfs"} {
+				after, err := c.install([]byte(edited), a, program+commandSuffix(a))
+				if program == "artifactfs" && string(after) != edited || !errors.Is(err, errKept) ||
+					!strings.Contains(string(after), with) {
+					t.Errorf("%s: install for %s beside a hook with %s: error %v, got\n%s", program, a, with, err, after)
+				}
+				rest, n, err := uninstall(after, a)
+				found, entriesErr := c.entries(rest, a)
+				if n != len(c.events)-1 || len(found.own) > 0 || !found.edited[event] || err != nil || entriesErr != nil {
+					t.Errorf("%s: uninstall for %s removed %d hooks, error %v, %v, and left\n%s", program, a, n, err, entriesErr, rest)
+				}
 			}
 		}
 	}
@@ -295,7 +334,7 @@ func FuzzUninstall(f *testing.F) {
 				return
 			}
 			after, err := c.install(clean, a, "artifactfs"+commandSuffix(a))
-			if err != nil {
+			if err != nil { // also if the file has hooks of the user
 				return
 			}
 			rest, n, err := uninstall(after, a)

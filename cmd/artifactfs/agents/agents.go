@@ -106,6 +106,8 @@ func (c agentChange) describe(verb string) string {
 	switch {
 	case c.Changed && verb == "installed" && c.Agent == string(agenthook.Claude) && c.Part == agenthook.Tools:
 		return verb + " " + what + " in " + c.File + " (claude asks once whether it may start them)"
+	case c.Changed && c.Kept:
+		return verb + " " + what + " " + prepositions[verb] + " " + c.File + ", except those that you have made or edited"
 	case c.Changed:
 		return verb + " " + what + " " + prepositions[verb] + " " + c.File
 	case c.Kept:
