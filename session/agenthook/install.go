@@ -123,8 +123,11 @@ func (c piece) uninstall(dir string) (Change, error) {
 	}
 	// A file that git tracks, or at which a link is, is not one that install has created.
 	info, err := os.Lstat(path)
-	foreign := change.Tracked || err == nil && !info.Mode().IsRegular()
-	if len(after) > 0 && (foreign || string(after) != c.empty) {
+	foreign := !c.whole && (change.Tracked || err == nil && !info.Mode().IsRegular())
+	if foreign && string(after) == c.empty && isEmptyInGit(dir, c.path) {
+		after = nil // install has begun with c.empty
+	}
+	if foreign || len(after) > 0 && string(after) != c.empty {
 		if err = writeSettings(path, after); err == nil && !c.shared { // the rest belongs to the user
 			err = include(dir, c.path)
 		}
@@ -256,6 +259,12 @@ func git(dir string, args ...string) (string, error) {
 func tracked(dir, path string) bool {
 	out, err := git(dir, "ls-files", "--", path)
 	return err == nil && out != ""
+}
+
+// isEmptyInGit reports whether path, which is relative to dir, is an empty file in the index.
+func isEmptyInGit(dir, path string) bool {
+	size, err := git(dir, "cat-file", "-s", ":./"+path)
+	return err == nil && size == "0"
 }
 
 // excludeMark is the comment line before the line that Install adds to info/exclude.

@@ -33,6 +33,7 @@ type piece struct {
 	// shared states that a project may share the file, or that its users add entries to it. It is not excluded from git:
 	// their entries would be in no commit and in no checkpoint.
 	shared bool
+	whole  bool // whether the piece is the whole file
 	// put returns the text of the file with the piece, which replaces one that an earlier put has added. It returns
 	// errKept if the file has an entry of the user with the same name; the text is nil if nothing can be added beside it.
 	put func(text []byte, program string) ([]byte, error)
@@ -75,7 +76,7 @@ func whole(path string, seal [2]string, foreign error, text func(program string)
 		// Earlier versions have written the plugin without a seal.
 		return state == sealed || state == unsealed && bytes.HasPrefix(text, []byte(pluginMark))
 	}
-	return piece{path: path,
+	return piece{path: path, whole: true,
 		put: func(before []byte, program string) ([]byte, error) {
 			if len(before) > 0 && !ours(before) {
 				return nil, foreign

@@ -124,6 +124,26 @@ func TestAllPartsLeaveNoTrace(t *testing.T) {
 	}
 }
 
+// TestTrackedEmptyFilesStay checks that a file that git tracks is there again, with the same bytes, after the removal of
+// what was added to it, also if it is empty.
+func TestTrackedEmptyFilesStay(t *testing.T) {
+	dir := repository(t, map[string]string{".codex/config.toml": "", ".mcp.json": "", "opencode.json": emptySettings})
+	if _, err := git(dir, "add", "-A"); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []Agent{Codex, Claude, OpenCode} {
+		if _, err := InstallPart(dir, a, Tools, "artifactfs"); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := UninstallPart(dir, a, Tools); err != nil || !c.Changed || !c.Tracked {
+			t.Errorf("uninstall of %s: got %+v, error %v", a, c, err)
+		}
+	}
+	if changed, err := git(dir, "diff", "--name-status"); err != nil || changed != "" {
+		t.Errorf("changes after the removals: got %s, error %v", changed, err)
+	}
+}
+
 // TestSharedFilesAreNotExcluded checks that git sees the files of a project to which its users add entries, and that a
 // file in which the entries of a user stay is no longer excluded.
 func TestSharedFilesAreNotExcluded(t *testing.T) {
