@@ -267,23 +267,27 @@ func isEmptyInGit(dir, path string) bool {
 	return err == nil && size == "0"
 }
 
-// excludeMark is the comment line before the line that Install adds to info/exclude.
-const excludeMark = "# artifactfs session hooks\n"
+// excludeMark is the comment line before the line that Install adds to info/exclude. openMark is that line if the last
+// line of the file had no newline, which include then removes.
+const (
+	excludeMark = "# artifactfs session hooks\n"
+	openMark    = "# artifactfs session hooks; the line above had no newline\n"
+)
 
-// excluded returns the name of info/exclude, and the lines in this file that exclude path, which is relative to dir. ok
+// excluded returns the name of info/exclude, and the line in this file that excludes path, which is relative to dir. ok
 // is false if dir is not in a git repository.
-func excluded(dir, path string) (file, lines string, ok bool) {
+func excluded(dir, path string) (file, line string, ok bool) {
 	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
 	file, prefix, found := strings.Cut(out, "\n")
 	if err != nil || !found {
 		return "", "", false
 	}
-	return file, excludeMark + "/" + prefix + path + "\n", true
+	return file, "/" + prefix + path + "\n", true
 }
 
 // exclude adds path, which is relative to dir, to the repository's info/exclude, unless git ignores the path already.
 func exclude(dir, path string) error {
-	file, lines, ok := excluded(dir, path)
+	file, line, ok := excluded(dir, path)
 	if !ok {
 		return nil
 	}
@@ -294,9 +298,9 @@ func exclude(dir, path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The last line of the file may lack a newline.
+	lines := excludeMark + line
 	if n := len(text); n > 0 && text[n-1] != '\n' {
-		lines = "\n" + lines
+		lines = "\n" + openMark + line
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -306,7 +310,7 @@ func exclude(dir, path string) error {
 
 // include removes the lines that exclude has added to info/exclude for path.
 func include(dir, path string) error {
-	file, lines, ok := excluded(dir, path)
+	file, line, ok := excluded(dir, path)
 	if !ok {
 		return nil
 	}
@@ -317,11 +321,27 @@ func include(dir, path string) error {
 	if err != nil {
 		return err
 	}
-	before, after, found := strings.Cut(string(text), lines)
-	if !found {
+	rest := withoutExclusion(string(text), line)
+	if rest == string(text) {
 		return nil
 	}
-	return writeSettings(file, []byte(before+after))
+	return writeSettings(file, []byte(rest))
+}
+
+// withoutExclusion returns the text of info/exclude without a line that exclude has added, and the mark before it.
+func withoutExclusion(text, line string) string {
+	before, after, open := strings.Cut(text, "\n"+openMark+line)
+	if !open {
+		before, after, _ = strings.Cut(text, excludeMark+line)
+		return before + after
+	}
+	if next, more := strings.CutPrefix(after, excludeMark); more { // it is behind the open line now
+		return before + "\n" + openMark + next
+	}
+	if after != "" {
+		before += "\n"
+	}
+	return before + after
 }
 
 // GitDir returns the absolute path of the git directory of the working tree at dir. It runs git as the user.

@@ -144,6 +144,37 @@ func TestTrackedEmptyFilesStay(t *testing.T) {
 	}
 }
 
+// TestExcludeWithoutANewline checks that info/exclude gets its bytes back, also if its last line has no newline, in
+// whatever order the agents are removed, and that a line which was added since stays.
+func TestExcludeWithoutANewline(t *testing.T) {
+	for _, order := range [][]Agent{{Claude, Cursor, Codex}, {Codex, Cursor, Claude}, {Cursor, Claude, Codex}} {
+		for _, since := range []string{"", "mine\n"} {
+			dir := repository(t, map[string]string{".git/info/exclude": "# none\nfoo"})
+			for _, a := range []Agent{Claude, Cursor, Codex} {
+				if _, err := Install(dir, a, "artifactfs"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path, want := filepath.Join(dir, ".git", "info", "exclude"), "# none\nfoo"
+			text, err := os.ReadFile(path)
+			if since != "" {
+				want += "\n" + since
+			}
+			if err = errors.Join(err, os.WriteFile(path, append(text, since...), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range order {
+				if _, err := Uninstall(dir, a); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, err := os.ReadFile(path); err != nil || string(got) != want {
+				t.Errorf("info/exclude after removals in the order %v: got %q, %v, want %q", order, got, err, want)
+			}
+		}
+	}
+}
+
 // TestSharedFilesAreNotExcluded checks that git sees the files of a project to which its users add entries, and that a
 // file in which the entries of a user stay is no longer excluded.
 func TestSharedFilesAreNotExcluded(t *testing.T) {
