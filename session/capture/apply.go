@@ -137,10 +137,10 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		return false, e.leaveOut(ctx, f, reason)
 	}
 	if f.Mode == object.ModeFile && e.c.o.LinksAsFiles {
-		if was, _, err := e.trees.get(ctx, f.Path); err != nil {
+		if link, err := e.isLink(ctx, f.Path); err != nil {
 			return false, err
-		} else if was == object.ModeSymlink {
-			f.Mode = was
+		} else if link {
+			f.Mode = object.ModeSymlink
 		}
 	}
 	switch f.Kind {

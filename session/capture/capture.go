@@ -49,59 +49,6 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
-const DefaultMaxFileSize = 50 << 20
-
-// Options configures a Capturer.
-type Options struct {
-	// Tree is the working tree of which checkpoints are made.
-	Tree *worktree.Tree
-	// WriteBack writes the kernel's cached pages back to the Tree; nil if the kernel caches no writes.
-	WriteBack func(ctx context.Context) error
-	// Dir is the absolute path at which the Tree is mounted; if Dir is empty, linked worktrees inside it are not found.
-	Dir string
-	// GitDir is the git directory of the mount.
-	GitDir string
-	// Repo stores the checkpoints of the session.
-	Repo *session.Repo
-	// Memory is the name of a file that stores what the next checkpoint needs to know about the previous one (type
-	// memory), so that it reads only the changes since then. If Memory is empty, this is not stored.
-	Memory string
-	// Lane is the name of the lane (chain of checkpoints) to which checkpoints are added; "" means "main".
-	Lane string
-	// Segment is the lowest segment number of the lane that this writer may use. Lower numbers belong to another writer.
-	Segment int
-	// Base is the base commit of the session; zero if the branch is unborn.
-	Base object.ID
-	// BaseTree is the base tree of Tree; zero stands for an empty tree.
-	BaseTree object.ID
-	// InitialState is the state of git in a new mount of a commit, before the user changes anything; nil if that state is
-	// unknown.
-	InitialState *InitialState
-	// Branch is the full name of the branch on which a new git directory starts instead of that of the checkpoint; "":
-	// none. If Detach is set, HEAD of it is detached.
-	Branch string
-	Detach bool
-	Rules  Rules
-	// LinksAsFiles states that the Tree shows symbolic links as files (worktree.Modes). A file whose path is a symbolic
-	// link in the previous checkpoint is then stored as a symbolic link.
-	LinksAsFiles bool
-	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob
-	// differs from the file's contents. If Converts is nil, no file is converted.
-	Converts func(ctx context.Context, path string) (bool, error)
-	// Blob returns the contents of an ignore file or .gitattributes file of the base tree whose blob is not in the
-	// Repo. Blob may fetch the contents. If Blob is nil, such blobs count as missing.
-	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
-	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched. If Trees is nil, such
-	// trees count as missing.
-	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// OthersNotes returns the commit that a git notes ref got when notes of other sessions were merged into it, or zero
-	// if no such merge was made. A notes ref that changed to this commit is not a reason to make a checkpoint.
-	// OthersNotes is nil if there are no other sessions.
-	OthersNotes func(ref string) object.ID
-	Log         *zap.Logger // nil disables logging
-}
-
 // LeftOut is a path that exists in the working tree but not in a checkpoint, with the reason.
 type LeftOut = session.LeftOut
 
@@ -463,6 +410,11 @@ func (c *Capturer) makeTree(ctx context.Context, s *shot) (verdict, error) {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
 				return readAgain, nil
 			}
+		}
+	}
+	if (anew || anewIn) && c.o.LinksAsFiles && !s.view.whole {
+		if changed, err := c.linksChanged(ctx); err != nil || changed {
+			return readAgain, err
 		}
 	}
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copier); err != nil {
