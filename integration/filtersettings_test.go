@@ -83,6 +83,12 @@ func TestFilterSettingsOfTwoMounts(t *testing.T) {
 		check(t, os.WriteFile(mounts[i].path("mine"), []byte("keeps the session\n"), 0o644))
 		y.git(mounts[i].Dir, "add", "mine")
 		y.git(mounts[i].Dir, "commit", "--quiet", "--message", "Mine")
+		check(t, os.WriteFile(mounts[i].path("mine.tint"), []byte(wants[i]["a.tint"]), 0o644))
+		tree := mounts[i].checkpoint().Tree
+		if got := y.git(mounts[i].sessionGit(), "cat-file", "-p", tree+":mine.tint"); got != "color" {
+			t.Errorf("checkpoint of %q: got %q, want the contents that git add stores", wants[i]["a.tint"], got)
+		}
+		check(t, os.Remove(mounts[i].path("mine.tint")))
 	}
 	for i, y := range worlds {
 		y.shows("side by side", mounts[i], wants[i])

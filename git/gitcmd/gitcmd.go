@@ -24,6 +24,8 @@ const (
 	NoFetch   = "GIT_NO_LAZY_FETCH=1"   // fail instead of requesting a missing object from a promisor remote
 	NoLocks   = "GIT_OPTIONAL_LOCKS=0"  // do not rewrite the index only to speed up later commands
 	PlainText = "LC_ALL=C"              // messages and sort order do not depend on the user's language
+	// patterns of paths, such as :(top), keep their meaning although the user may have set this variable
+	MagicPaths = "GIT_LITERAL_PATHSPECS=0"
 )
 
 // LocalVariables are the variables of git that select a repository, a part of it, or its index. git sets such variables
@@ -46,6 +48,17 @@ func Environ(base []string) []string {
 		base = os.Environ()
 	}
 	return without(base, IsLocal)
+}
+
+// Variable returns the value of a variable in env, or "". The last entry of a variable counts, as for a process that is
+// started with env.
+func Variable(env []string, name string) string {
+	for _, v := range slices.Backward(env) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
 }
 
 // Clear returns the environment of this process without the variables of git, except those named in keep.

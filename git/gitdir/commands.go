@@ -16,7 +16,8 @@ import (
 // commands that were killed. Dir uses it for all data that git itself must read or change. It needs no lock, because
 // its fields do not change.
 type commands struct {
-	path, workTree string // path is the git directory, and workTree is the root of the mount
+	path, workTree string   // path is the git directory, and workTree is the root of the mount
+	env            []string // environment of the user; empty: that of this process
 }
 
 // objects resolves names to object ids. The id of a name that cannot be resolved is zero.
@@ -60,6 +61,7 @@ func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // in returns the git command of the method command in a repository that stands for the git directory.
 func (c *commands) in(ctx context.Context, r gitcmd.Repo, args ...string) *exec.Cmd {
-	r.Cwd, r.Options, r.Env = "/", []string{"--work-tree", c.workTree, "--no-optional-locks"}, []string{gitcmd.NoFetch}
+	r.Cwd, r.Options = "/", []string{"--work-tree", c.workTree, "--no-optional-locks"}
+	r.Base, r.Env = gitcmd.Environ(environment(c.env)), []string{gitcmd.NoFetch, gitcmd.MagicPaths}
 	return r.Command(ctx, args...)
 }

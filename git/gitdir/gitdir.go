@@ -52,6 +52,10 @@ import (
 
 // Options are the properties of a git directory. Create, Open and Reopen use them.
 type Options struct {
+	// Environment is the environment of the user whose configuration applies to git commands on the directory; empty: that
+	// of this process.
+	Environment []string
+
 	Format   object.Format // object format of the repository
 	WorkTree string        // absolute path of the root of the mount
 	Remote   string        // URL of the remote without secrets
@@ -237,7 +241,7 @@ func (d *Dir) addRefs(o Options) error {
 
 // dir returns a Dir for the git directory at path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
-	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree}, format: o.Format}
+	d := &Dir{path: path, git: commands{path, o.WorkTree, o.Environment}, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
 	}

@@ -2,6 +2,7 @@ package gitdir
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,11 +136,9 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	}
 	file := settings["core.excludesfile"]
 	if file == "" {
-		if home := os.Getenv("XDG_CONFIG_HOME"); home != "" {
-			file = filepath.Join(home, "git", "ignore")
-		} else {
-			file = filepath.Join(os.Getenv("HOME"), ".config", "git", "ignore")
-		}
+		env := environment(d.git.env)
+		file = filepath.Join(cmp.Or(gitcmd.Variable(env, "XDG_CONFIG_HOME"),
+			filepath.Join(gitcmd.Variable(env, "HOME"), ".config")), "git", "ignore")
 	}
 	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile,
 		filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
@@ -170,7 +169,7 @@ func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	}
 	cmd := gitcmd.New(ctx, "--git-dir", with, "config", "--null", "--type=path", "--get-regexp",
 		`^(core\.excludesfile|status\.showuntrackedfiles)$`)
-	cmd.Env = append(cmd.Env, "GIT_COMMON_DIR="+r.Dir)
+	cmd.Env = append(gitcmd.Environ(environment(d.git.env)), "GIT_COMMON_DIR="+r.Dir)
 	out, err := cmd.Output()
 	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1 means that no setting was found
 		return nil, fmt.Errorf("read git's configuration: %w", err)

@@ -48,9 +48,9 @@ func ReadCheckout(ctx context.Context, gitDir string, env []string, own ...Setti
 		c.Config, c.All = usedEntries(out), sum[:]
 	}
 	_, attributes := parseSettings(string(c.Config))
-	home := variable(env, "HOME")
+	home := gitcmd.Variable(env, "HOME")
 	if attributes == "" {
-		attributes = filepath.Join(cmp.Or(variable(env, "XDG_CONFIG_HOME"), "~/.config"), "git", "attributes")
+		attributes = filepath.Join(cmp.Or(gitcmd.Variable(env, "XDG_CONFIG_HOME"), "~/.config"), "git", "attributes")
 	}
 	read := func(path string) []byte {
 		content, err := disk.ReadRegular(expandUser(path, home), disk.LargeFile)
@@ -59,7 +59,7 @@ func ReadCheckout(ctx context.Context, gitDir string, env []string, own ...Setti
 		}
 		return content
 	}
-	if !isTrue(variable(env, "GIT_ATTR_NOSYSTEM")) {
+	if !isTrue(gitcmd.Variable(env, "GIT_ATTR_NOSYSTEM")) {
 		c.Machine = read(machineAttributes())
 	}
 	c.User, c.Own = read(attributes), read(filepath.Join(gitDir, "info", "attributes"))
@@ -93,7 +93,7 @@ func withSettings(env []string, settings []Setting) []string {
 	if len(settings) == 0 {
 		return env
 	}
-	n, _ := strconv.Atoi(variable(env, "GIT_CONFIG_COUNT")) // git refuses anything but a number
+	n, _ := strconv.Atoi(gitcmd.Variable(env, "GIT_CONFIG_COUNT")) // git refuses anything but a number
 	for i, s := range settings {
 		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n+i, s.Name),
 			fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n+i, s.Value))
@@ -196,16 +196,6 @@ func environment(env []string) []string {
 	return env
 }
 
-// variable returns the value of a variable, or "".
-func variable(env []string, name string) (value string) {
-	for _, v := range env {
-		if rest, ok := strings.CutPrefix(v, name+"="); ok {
-			value = rest
-		}
-	}
-	return value
-}
-
 // lfsCommand matches the commands of git-lfs that replace every pointer by the contents that it names.
 var lfsCommand = lazy.Regexp(`^(\S*/)?git[- ]lfs (filter-process|smudge)( --)?( %f)?$`)
 
@@ -213,7 +203,7 @@ var lfsCommand = lazy.Regexp(`^(\S*/)?git[- ]lfs (filter-process|smudge)( --)?( 
 // the configuration makes git-lfs leave out files, and "" otherwise.
 func (c Checkout) lfs(d convert.Driver, env []string) string {
 	match := lfsCommand().FindStringSubmatch(cmp.Or(d.Process, d.Smudge))
-	switch variable(env, "GIT_LFS_SKIP_SMUDGE") {
+	switch gitcmd.Variable(env, "GIT_LFS_SKIP_SMUDGE") {
 	case "", "0", "false":
 	default:
 		return ""
@@ -226,7 +216,7 @@ func (c Checkout) lfs(d convert.Driver, env []string) string {
 			return ""
 		}
 	}
-	for dir := range strings.SplitSeq(variable(env, "PATH"), ":") {
+	for dir := range strings.SplitSeq(gitcmd.Variable(env, "PATH"), ":") {
 		path := filepath.Join(dir, "git-lfs")
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return fmt.Sprintf("%s%s %d %d", match[1], path, info.Size(), info.ModTime().UnixNano())

@@ -44,7 +44,8 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	}
 	defer os.RemoveAll(made)
 	cmd := gitcmd.New(context.Background(), "init", "--quiet", "--bare", made)
-	cmd.Env = append(cmd.Env, "GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
+	cmd.Env = append(gitcmd.Environ(environment(o.Environment)),
+		"GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
 	if err := gitcmd.Run(cmd); err != nil {
 		return nil, err
 	}
@@ -113,7 +114,9 @@ func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
 		return nil
 	}
-	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
+	cmd := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT")
+	cmd.Env = gitcmd.Environ(environment(o.Environment))
+	out, err := cmd.Output()
 	// the user has configured no identity; like git clone, use an identity made of the user name and the host name
 	if err != nil {
 		name := "unknown"

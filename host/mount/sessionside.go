@@ -191,8 +191,8 @@ func (s *sessionSide) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error
 	c, err := capture.New(capture.Options{
 		Branch: head.Ref(), Detach: head != nil && head.Detach,
 		Tree: s.attachment.Tree, Dir: s.dir, WriteBack: s.writeBack, GitDir: s.home.GitDir(), Repo: r.Repo,
-		Memory: filepath.Join(s.home.Dir, captureMemory),
-		Lane:   r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: s.contents.Snapshot().Tree,
+		Environment: s.request.Now().Environment.ForPrograms(), Memory: filepath.Join(s.home.Dir, captureMemory),
+		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: s.contents.Snapshot().Tree,
 		InitialState: s.mountedGitState(), Rules: r.Rules, LinksAsFiles: s.contents.Modes.LinksAsFiles,
 		Converts: s.contents.View.Returns, Blob: s.rawBlob, Trees: s.contents.View.Tree, OthersNotes: r.MergedNotes,
 		Log: s.host.Log.With(zap.String("session", s.name)),

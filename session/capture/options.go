@@ -23,6 +23,9 @@ type Options struct {
 	Dir string
 	// GitDir is the git directory of the mount.
 	GitDir string
+	// Environment is the environment of the user whose configuration decides about ignored files and conversions, and of
+	// the programs that convert files. If it is empty, that of this process is used.
+	Environment []string
 	// Repo stores the checkpoints of the session.
 	Repo *session.Repo
 	// Memory is the name of a file that stores what the next checkpoint needs to know about the previous one (type

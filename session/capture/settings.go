@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,32 +42,56 @@ type userIgnore struct {
 
 // configFiles returns the names of the configuration files that may set core.excludesFile. It does not list files that
 // these files include, so changes of included files are not noticed.
-func configFiles(gitDir string) []string {
-	home, _ := os.UserHomeDir()
-	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
-	if home != "" {
+func (o *Options) configFiles() []string {
+	files := []string{filepath.Join(o.GitDir, "config"), "/etc/gitconfig", filepath.Join(o.configHome(), "git", "config")}
+	if home := gitcmd.Variable(o.environment(), "HOME"); home != "" {
 		files = append(files, filepath.Join(home, ".gitconfig"))
+	}
+	for _, name := range []string{"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"} {
+		if file := gitcmd.Variable(o.environment(), name); file != "" {
+			files = append(files, file)
+		}
 	}
 	return files
 }
 
 // configHome returns $XDG_CONFIG_HOME or its default.
-func configHome() string {
-	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+func (o *Options) configHome() string {
+	if dir := gitcmd.Variable(o.environment(), "XDG_CONFIG_HOME"); dir != "" {
 		return dir
 	}
-	home, err := os.UserHomeDir()
-	if err != nil {
+	home := gitcmd.Variable(o.environment(), "HOME")
+	if home == "" {
 		return "/nonexistent"
 	}
 	return filepath.Join(home, ".config")
+}
+
+// environment returns o.Environment, or that of this process if it is empty, without the variables of git that select a
+// repository.
+func (o *Options) environment() []string {
+	if len(o.Environment) == 0 {
+		return gitcmd.Environ(nil)
+	}
+	return gitcmd.Environ(o.Environment)
+}
+
+// configVariables returns, sorted, the variables of the environment that determine where git reads the user's
+// configuration, and those that contain settings.
+func (o *Options) configVariables() []string {
+	list := slices.DeleteFunc(o.environment(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return name != "HOME" && name != "XDG_CONFIG_HOME" && !strings.HasPrefix(name, "GIT_CONFIG_")
+	})
+	slices.Sort(list)
+	return list
 }
 
 // ignoreSettings returns the ignore rules of core.excludesFile and info/exclude. It runs git config only if a
 // configuration file has changed since the previous call.
 func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
-	for _, name := range configFiles(c.o.GitDir) {
+	for _, name := range c.o.configFiles() {
 		st, err := statOf(name)
 		// A configuration file that cannot be examined counts as missing: statOf has returned zero attributes for the file.
 		if err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -86,14 +111,14 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 		c.user = userIgnore{stats, strings.TrimSuffix(string(out), "\n"), string(fold) == "true\n"}
 		// This is git's default for core.excludesFile.
 		if c.user.file == "" {
-			c.user.file = filepath.Join(configHome(), "git", "ignore")
+			c.user.file = filepath.Join(c.o.configHome(), "git", "ignore")
 		}
 	}
 	user, own := readRules(c.user.file), readRules(filepath.Join(c.o.GitDir, "info", "exclude"))
-	// The hash covers every rule from outside of the working tree. The method freezeView compares this hash with the
-	// hash that the previous checkpoint recorded.
+	// The hash covers every rule from outside of the working tree, and the place of the user's configuration, which has
+	// the filters. The method freezeView compares this hash with the hash that the previous checkpoint recorded.
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
+	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v\x00%q", c.user.fold, user, own, c.o.Rules, c.o.configVariables())
 	// When a directory becomes a linked worktree, or stops being one, other rules apply in it.
 	for _, r := range c.roots {
 		fmt.Fprintf(sum, "\x00%q\x00%q", r.name, r.path)
@@ -145,7 +170,7 @@ func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, e
 	repo.Options = []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c",
 		"core.untrackedCache=false"}
 	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
-	repo.Base = append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks)
+	repo.Base = append(c.o.environment(), gitcmd.NoLocks)
 	repo.Cwd, repo.Env = cmp.Or(r.dir, "/"), r.env
 	out, err := repo.Output(ctx, r.in, args...)
 	if r.quiet && gitcmd.Exited(err, 1) {

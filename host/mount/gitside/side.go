@@ -182,7 +182,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Contents.Snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit,
-		Inside: s.Inside.Wanted()}
+		Inside: s.Inside.Wanted(), Environment: s.Request.Environment.ForPrograms()}
 	if s.Mount.Record.Checkpoint != nil {
 		o.Ref = ""
 	}
@@ -227,7 +227,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 		Ref:     snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
 		Logins: s.Logins.helperURLs(ctx), Called: s.Contents.Settings.RemoteName(),
-		Streams: s.Contents.Settings.StreamsSmall(),
+		Streams: s.Contents.Settings.StreamsSmall(), Environment: s.Request.Environment.ForPrograms(),
 	}, nil
 }
 
