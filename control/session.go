@@ -87,7 +87,8 @@ type Step struct {
 // LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
 	Path string `json:"path"` // path relative to the mount
-	// "ignored", "secret", "excluded", "size" (too large), "type" (no file or link) or "worktree" (linked)
+	// "ignored", "secret", "excluded", "size" (too large), "type" (no file or link), "worktree" (linked) or "filter" (a
+	// required filter has failed; the checkpoint may have an earlier version of the file)
 	Why  string `json:"why"`
 	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }

@@ -66,8 +66,8 @@ type State struct {
 	Left  []LeftOut       // first hundred paths that the checkpoint leaves out; comparisons ignore them
 }
 
-// LeftOut is a path of the working tree that a checkpoint does not contain. If the path ends with a slash, it is a
-// directory and the checkpoint contains nothing below it.
+// LeftOut is a path of the working tree that a checkpoint does not contain, or contains with earlier contents. If the
+// path ends with a slash, it is a directory and the checkpoint contains nothing below it.
 type LeftOut struct {
 	Path string `json:"path"`           // relative to the root of the working tree
 	Why  Why    `json:"why"`            // reason why the path was left out
@@ -85,6 +85,8 @@ const (
 	TooLarge Why = "size"     // the file is larger than the configured limit
 	Linked   Why = "worktree" // a linked worktree (git worktree add) that cannot be read or is excluded
 	NoFile   Why = "type"     // the path is a fifo, socket, device or nested repository, which git cannot store as a file
+	// a required filter of git could not convert the file; the checkpoint has the file as the previous one had it, or not
+	Unfiltered Why = "filter"
 )
 
 // Stash is one entry of the reflog of refs/stash.

@@ -13,10 +13,12 @@ import (
 // the text of --json.
 func TestReceipts(t *testing.T) {
 	a, s, f := newWork(t)
-	receipt := control.NewReceipt([]control.LeftOut{{Path: ".env", Why: "secret"}, {Path: "id\x1b", Why: "secret"},
-		{Path: "core", Why: "size"}, {Path: "s", Why: "type"}, {Path: "a/", Why: "ignored"}, {Path: "b/", Why: "ignored"},
-		{Path: "c/", Why: "ignored"}, {Path: "d/", Why: "ignored"}}, 8, []string{"lib"})
-	line := "2 secrets (.env, id ), 1 too large (core), 1 no file or link (s), 4 ignored (a/, b/, c/, ...), 1 submodule (lib)\n"
+	receipt := control.NewReceipt([]control.LeftOut{{Path: "k", Why: "filter"}, {Path: ".env", Why: "secret"},
+		{Path: "id\x1b", Why: "secret"}, {Path: "core", Why: "size"}, {Path: "s", Why: "type"},
+		{Path: "a/", Why: "ignored"}, {Path: "b/", Why: "ignored"},
+		{Path: "c/", Why: "ignored"}, {Path: "d/", Why: "ignored"}}, 9, []string{"lib"})
+	line := "1 refused by a required filter (k), 2 secrets (.env, id ), 1 too large (core), " +
+		"1 no file or link (s), 4 ignored (a/, b/, c/, ...), 1 submodule (lib)\n"
 	s.set(func() {
 		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Remote: "/r", Dir: a.dir + "/old"}}
 		s.restore = control.RestoreReply{Dir: a.dir + "/app", Checkpoint: control.Checkpoint{ID: checkpointA}, Receipt: receipt}

@@ -40,7 +40,10 @@ type Restore struct {
 	Paths       []string // paths to restore, relative to the root; if empty, all paths
 	// directories that the caller restores itself, because the trees of checkpoints do not contain them
 	Elsewhere []string
-	Target    session.Checkpoint // checkpoint to restore from
+	// Lacking returns the paths of files whose contents the latest checkpoint of Checkpoints.Capture lacks, although it
+	// may have earlier contents of them. They are kept. If Lacking is nil, there are none.
+	Lacking func() []string
+	Target  session.Checkpoint // checkpoint to restore from
 	// Since is the checkpoint that Target was computed from. If a path to restore has changed since then, Compare returns
 	// a fault.RefusalError. The zero value stands for a target that does not depend on the current state.
 	Since session.Checkpoint
@@ -50,8 +53,8 @@ type Restore struct {
 	Before session.Checkpoint
 	// Changes lists the paths to change, in the order in which Differ lists them. Compare sets this field.
 	Changes []Difference
-	// Kept lists the paths that were left unchanged, because a program changed them during the restore or because another
-	// file occupies the path.
+	// Kept lists the paths that were left unchanged, because a program changed them during the restore, because another
+	// file occupies the path, or because no checkpoint has the contents (Lacking).
 	Kept []string
 
 	// whether the caller has set Before, which means that an interrupted restore is repeated
@@ -152,6 +155,10 @@ func (r *Restore) Wants(at string) bool {
 // compare sets Changes to the paths at which the current state and the target differ.
 func (r *Restore) compare(ctx context.Context) (err error) {
 	r.Changes, err = r.differences(ctx, r.now.Tree)
+	if r.Lacking != nil {
+		lacking := r.Lacking()
+		r.spare(func(d Difference) bool { return slices.Contains(lacking, d.Path) })
+	}
 	if err == nil && r.again && r.now.ID != r.Before.ID {
 		err = r.spareChanged(ctx)
 	}
@@ -199,14 +206,19 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 			changed[d.Path] = true
 		}
 	}
+	r.spare(func(d Difference) bool { return changed[d.Path] || removed[d.Path] && d.NewMode != object.ModeDir })
+	return nil
+}
+
+// spare moves the paths for which is returns true from Changes to Kept.
+func (r *Restore) spare(is func(d Difference) bool) {
 	r.Changes = slices.DeleteFunc(r.Changes, func(d Difference) bool {
-		spared := changed[d.Path] || removed[d.Path] && d.NewMode != object.ModeDir
+		spared := is(d)
 		if spared && !slices.Contains(r.Kept, d.Path) {
 			r.Kept = append(r.Kept, d.Path)
 		}
 		return spared
 	})
-	return nil
 }
 
 // Apply changes the files and the index as Compare has computed. If it succeeds, it has released lock. If it returns an

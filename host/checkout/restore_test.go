@@ -240,6 +240,27 @@ func TestRestoreDoesWhatAModelSays(t *testing.T) {
 	}
 }
 
+// TestRestoreKeepsWhatNoCheckpointHas checks that a restore does not overwrite a file whose contents the checkpoint of
+// the state before lacks.
+func TestRestoreKeepsWhatNoCheckpointHas(t *testing.T) {
+	t.Parallel()
+	w := newRepo(t, files{"a": {Data: "1\n"}, "locked": {Data: "1\n"}}).world(t)
+	s := newCheckpoints(w)
+	target := s.add(files{"a": {Data: "2\n"}, "locked": {Data: "2\n"}})
+	w.put("locked", worktreetest.File{Data: "edited\n"})
+	r := &Restore{Checkout: w.checkout(OpenJournal(w.home())), Checkpoints: s, Differ: s, Target: target,
+		Lacking: func() []string { return []string{"locked"} }}
+	lock, err := r.Checkout.Lock(t.Context())
+	w.must(err)
+	defer lock.Release()
+	w.must(r.Compare(t.Context()))
+	w.must(r.Apply(t.Context(), lock, nil, "nonce", nil))
+	want := files{"a": {Data: "2\n"}, "locked": {Data: "edited\n"}}
+	if got := w.withDirs(); got.String() != want.String() || !slices.Equal(r.Kept, []string{"locked"}) {
+		t.Errorf("working tree after the restore%s\nwithout %q, want%s", got, r.Kept, want)
+	}
+}
+
 // TestRestoreKilledAtEveryStep kills a restore after each of its steps, and then its successor after each of its steps.
 // The last process must complete the restore, unless the restore had not begun.
 func TestRestoreKilledAtEveryStep(t *testing.T) {

@@ -104,6 +104,9 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copier *sess
 	if err := v.failure; err != nil {
 		return nil, err
 	}
+	if err := e.filterAgain(ctx); err != nil {
+		return nil, err
+	}
 	return e, e.contents(ctx)
 }
 
@@ -230,7 +233,8 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	e.cleaned = append(e.cleaned, source{path: f.Path, size: a.Size, content: readerAt{e.c.o.Tree, ctx, n}, mode: f.Mode})
+	e.cleaned = append(e.cleaned, source{path: f.Path, size: a.Size, content: readerAt{e.c.o.Tree, ctx, n}, mode: f.Mode,
+		before: f.ID})
 	return true, nil
 }
 

@@ -37,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,9 @@ type Report struct {
 	// Unread are the ignore files that could not be read. The checkpoint contains the files that they ignore, and the next
 	// checkpoint reads them again.
 	Unread []string
+	// Unfiltered are the files, sorted, whose contents the checkpoint lacks because a required filter could not convert
+	// them. The checkpoint has them as the previous one had them, or not. The next checkpoint converts them again.
+	Unfiltered []string
 	// Times are the times of the checkpoint's paths, for a checkpoint that is made for the reason Forking; nil if they
 	// are not known.
 	Times *worktree.Times
@@ -303,7 +307,8 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason,
 		return session.Checkpoint{}, Report{}, fmt.Errorf("read linked worktrees: %w", err)
 	}
 	s.left = s.edit.left.first()
-	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
+	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused,
+		Unfiltered: slices.Sorted(maps.Keys(s.edit.left.unfiltered))}
 	if reason == session.Forking {
 		report.Times = s.times(ctx)
 		c.steps.done("times")
@@ -406,8 +411,9 @@ func (c *Capturer) makeTree(ctx context.Context, s *shot) (verdict, error) {
 	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed
 	// since that checkpoint.
 	if (anew || anewIn) && !s.view.whole {
-		for path := range c.left.all {
-			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
+		for path, l := range c.left.all {
+			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) &&
+				l.Why != session.Unfiltered { // filterAgain reads these in any case
 				return readAgain, nil
 			}
 		}

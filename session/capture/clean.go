@@ -127,8 +127,15 @@ func (c *Capturer) clean(ctx context.Context, e *edit, top string, list []source
 	return err
 }
 
-// unconverted stores a file without conversion, after git has failed to convert it.
+// unconverted stores a file without conversion, after git has failed to convert it. If the filter of the file is
+// required, the contents must not be stored as they are: unconverted sets s.refused instead.
 func (l *cleaning) unconverted(ctx context.Context, s *source, cause error) {
+	required, err := l.required(ctx, s.path)
+	if s.refused = required || err != nil; s.refused {
+		l.c.o.Log.Warn("leave out file that a required filter could not convert", zap.String("path", s.path),
+			zap.Error(errors.Join(cause, err)))
+		return
+	}
 	l.c.o.Log.Warn("store file without conversion", zap.String("path", s.path), zap.Error(cause))
 	one := []source{*s}
 	if err := l.e.out.hash(ctx, one); err == nil {
@@ -226,11 +233,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	if err := os.MkdirAll(objects, 0o700); err != nil {
 		return err
 	}
-	// Let git write new objects to a temporary directory, and only read the objects of the git directory.
-	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
-		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
-		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
-	}}
+	run := l.run()
 	// The user's values of these settings could make git write a second index file, skip files, or refuse a conversion.
 	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false",
 		"update-index", "-z"}
@@ -263,6 +266,17 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 		}
 	}
 	return nil
+}
+
+// run returns a run of git in the temporary working tree. Git writes new objects to a temporary directory, and only
+// reads the objects of the git directory.
+func (l *cleaning) run() gitRun {
+	work := filepath.Join(l.dir, "work")
+	return gitRun{dir: work, env: []string{
+		"GIT_WORK_TREE=" + work, "GIT_INDEX_FILE=" + filepath.Join(l.dir, "index"),
+		"GIT_OBJECT_DIRECTORY=" + filepath.Join(l.dir, "objects"),
+		gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
+	}}
 }
 
 // take adds the blob that git made of a file to the objects of the checkpoint. If git did not write the blob, the git

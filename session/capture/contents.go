@@ -36,6 +36,13 @@ func (e *edit) contents(ctx context.Context) error {
 	}
 	for i := range e.cleaned {
 		s := &e.cleaned[i]
+		if s.refused {
+			if err := e.withhold(ctx, s); err != nil {
+				return err
+			}
+			continue
+		}
+		e.left.delete(s.path)
 		if err := e.trees.set(ctx, s.path, s.mode, s.id); err != nil {
 			return err
 		}

@@ -13,11 +13,13 @@ import (
 type leftSet struct {
 	all   map[string]LeftOut
 	below map[string]int // number of the set's paths below each directory
+	// unfiltered is the set of the paths with the reason session.Unfiltered.
+	unfiltered map[string]bool
 }
 
 // newLeftSet returns a set of the paths in the map all.
 func newLeftSet(all map[string]LeftOut) *leftSet {
-	s := &leftSet{all: map[string]LeftOut{}, below: map[string]int{}}
+	s := &leftSet{all: map[string]LeftOut{}, below: map[string]int{}, unfiltered: map[string]bool{}}
 	for _, l := range all {
 		s.add(l)
 	}
@@ -30,6 +32,9 @@ func (s *leftSet) add(l LeftOut) {
 		s.count(l.Path, 1)
 	}
 	s.all[l.Path] = l
+	if delete(s.unfiltered, l.Path); l.Why == session.Unfiltered {
+		s.unfiltered[l.Path] = true
+	}
 }
 
 // count adds n to the counters in s.below of all directories above path.
@@ -45,6 +50,7 @@ func (s *leftSet) count(path string, n int) {
 func (s *leftSet) delete(path string) {
 	if _, ok := s.all[path]; ok {
 		delete(s.all, path)
+		delete(s.unfiltered, path)
 		s.count(path, -1)
 	}
 }
@@ -83,8 +89,8 @@ const reported = 100
 // why returns the rank of a reason, by which left-out paths are sorted. Reasons that a user expects less have lower
 // ranks.
 func why(w session.Why) int {
-	return slices.Index([]session.Why{session.Linked, session.Secret, session.TooLarge, session.Excluded, session.NoFile,
-		session.Ignored}, w)
+	return slices.Index([]session.Why{session.Unfiltered, session.Linked, session.Secret, session.TooLarge,
+		session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
 // first returns at most reported paths of the set, sorted by reason: first the reasons that a user expects least.

@@ -93,6 +93,10 @@ type source struct {
 	id      object.ID // id of the blob
 	data    []byte    // contents; nil if they are not kept in memory
 	mode    object.Mode
+	// refused is set if a required filter could not convert the file. The file is then left out, or it keeps the blob
+	// before if that is not zero.
+	refused bool
+	before  object.ID
 }
 
 // hash reads the files in list and sets their ids, several files at a time. It keeps the contents of small files in

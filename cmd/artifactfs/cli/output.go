@@ -131,6 +131,7 @@ func PrintStays(a *App, r control.SessionDeleteReply) {
 func LeftText(l control.LeftOut) string {
 	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size),
 		"type":     "not a file that git can store",
+		"filter":   "a required filter has failed: only earlier contents are in the checkpoint, if any",
 		"worktree": "a linked worktree that cannot be read: uncommitted changes in it are only on this host"}[l.Why]
 	if why == "" {
 		why = l.Why

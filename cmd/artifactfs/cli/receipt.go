@@ -10,7 +10,8 @@ import (
 // kindsLeft are the reasons for which a path is missing, in the order in which receipts print them, with the words for
 // them.
 var kindsLeft = []struct{ why, words string }{
-	{"worktree", "linked worktree"}, {"secret", "secret"}, {"size", "too large"}, {"excluded", "excluded"},
+	{"filter", "refused by a required filter"}, {"worktree", "linked worktree"}, {"secret", "secret"},
+	{"size", "too large"}, {"excluded", "excluded"},
 	{"type", "no file or link"}, {"unread", "moved and never read"}, {"submodule", "in a submodule"},
 	{"place", "without a place"}, {"ignored", "ignored"},
 }

@@ -31,6 +31,8 @@ type restoring struct {
 	// capture creates the checkpoint that precedes the restore.
 	capture func(context.Context, session.Reason, string, ...capture.Carrying) (session.Checkpoint, capture.Report,
 		error)
+	// lacking has the files whose contents the latest checkpoint of Capture lacks.
+	lacking []string
 	// failed has the linked worktrees that could not be restored, by path, with the causes.
 	failed map[string]error
 }
@@ -40,7 +42,7 @@ type restoring struct {
 func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
 	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.Contents.View.Tree),
-		Paths: paths}
+		Paths: paths, Lacking: func() []string { return w.lacking }}
 	return w
 }
 
@@ -259,7 +261,8 @@ func (w *restoring) receipt(ctx context.Context) *control.Receipt {
 
 // Capture creates a checkpoint of the current state. It implements checkout.Checkpoints.
 func (w *restoring) Capture(ctx context.Context) (session.Checkpoint, error) {
-	p, _, err := w.capture(ctx, session.Restore, "")
+	p, report, err := w.capture(ctx, session.Restore, "")
+	w.lacking = report.Unfiltered
 	return p, err
 }
 

@@ -104,8 +104,10 @@ type checkpoints struct {
 	newest  session.Checkpoint // newest checkpoint that this process has made or found
 	leftOut []capture.LeftOut  // files that the checkpoint newest does not contain, with the reasons
 	unread  []string           // ignore files that could not be read when the checkpoint newest was made
-	count   int64              // number of checkpoints in all lanes
-	old     int                // number of checkpoints that gc would have dropped when they were last counted
+	// files that the latest checkpoint lacks because a required filter has failed
+	unfiltered []string
+	count      int64 // number of checkpoints in all lanes
+	old        int   // number of checkpoints that gc would have dropped when they were last counted
 	// time of the start of the latest capture; the checkpoint newest contains all changes before it
 	seen time.Time
 	made Figures

@@ -74,6 +74,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	defer a.mu.Unlock()
 	c := &a.checkpoints
 	c.newest, c.seen, c.leftOut, c.unread = p, began, report.Left, report.Unread
+	c.unfiltered = report.Unfiltered
 	if report.Made {
 		c.count++
 		c.made.Made++

@@ -75,6 +75,9 @@ func (a *Agent) Notices() []string {
 				"next one reads it "+
 				"again", strings.Join(a.checkpoints.unread, ", ")))
 	}
+	if len(a.checkpoints.unfiltered) > 0 {
+		notes = append(notes, unfilteredText(a.checkpoints.unfiltered))
+	}
 	if a.work.queue == nil {
 		return notes
 	}
@@ -91,6 +94,17 @@ func (a *Agent) Notices() []string {
 		notes = append(notes, "session remote rejected "+ref)
 	}
 	return append(notes, st.Notices...)
+}
+
+// unfilteredText returns the note for the user about files that a required filter could not convert.
+func unfilteredText(files []string) string {
+	const named = 3
+	names := strings.Join(files[:min(named, len(files))], ", ")
+	if more := len(files) - named; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return "required filter failed: the last checkpoint does not have the present contents of " + names +
+		"; the next one tries again"
 }
 
 // AheadText returns the note for the user about a ref that has commits on the session remote that this host does not
