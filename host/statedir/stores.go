@@ -195,8 +195,8 @@ func NeededStores(state string) (map[string]bool, error) {
 	return needed, nil
 }
 
-// addStoresOfTrash adds to needed the names of the stores that the sessions in the trash need. They may be restored at a
-// time when their remotes no longer have their base commits.
+// addStoresOfTrash adds to needed the names of the stores that the sessions in the trash need. They may be restored at
+// a time when their remotes no longer have their base commits.
 func (h Homes) addStoresOfTrash(needed map[string]bool) error {
 	deleted, err := h.Trash()
 	for _, t := range deleted {

@@ -77,8 +77,8 @@ func (h Homes) Trash() ([]Trashed, error) {
 	return all, nil
 }
 
-// FromTrash moves the home of the session called name that was deleted at the time at from the trash back to mounts/. If
-// at is zero, that is the most recently deleted one. It returns trash.ErrNone if the trash has no such home, and
+// FromTrash moves the home of the session called name that was deleted at the time at from the trash back to mounts/.
+// If at is zero, that is the most recently deleted one. It returns trash.ErrNone if the trash has no such home, and
 // trash.ErrThere if the session exists.
 func (h Homes) FromTrash(name string, at time.Time) error {
 	all, err := h.Trash()

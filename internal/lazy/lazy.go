@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Regexp returns a function that returns the regular expression, and compiles it at its first call. The function panics if
-// the text is not a valid regular expression. It may be called from any goroutine.
+// Regexp returns a function that returns the regular expression, and compiles it at its first call. The function
+// panics if the text is not a valid regular expression. It may be called from any goroutine.
 func Regexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }

@@ -360,31 +360,11 @@ func List(there map[string]object.ID) []Deleted {
 	return all
 }
 
-// Deletion states which deletion of a session is meant. The zero value means the last one.
-type Deletion struct {
-	From   time.Time // the first deletion that is not before this time, in whole seconds, is meant; zero: the last one
-	Before time.Time // but only if it is before this time; zero: in any case
-}
-
-// find returns the deletion of the session called name in the list all, in which the newest one is the first.
-func (d Deletion) find(name string, all []Deleted) (found Deleted, ok bool) {
-	for _, one := range all {
-		switch at := one.At.Unix(); {
-		case one.Session != name, !d.Before.IsZero() && at >= d.Before.Unix():
-		case d.From.IsZero():
-			return one, true
-		case at >= d.From.Unix():
-			found, ok = one, true
-		}
-	}
-	return found, ok
-}
-
 // Undelete restores the session name, of which when states the deletion. restored is the number of refs that it has
 // created. taken lists refs that were created again after the deletion, with other objects: Undelete does not change
 // these, and keeps those of the deleted session in the trash. Approvals are not restored: servers accept their records
-// only from the users who made them, and older records could lack a denial. Undelete returns ErrNone if there is no such
-// deleted session, and ErrThere if a new session has the name.
+// only from the users who made them, and older records could lack a denial. Undelete returns ErrNone if there is no
+// such deleted session, and ErrThere if a new session has the name.
 func Undelete(ctx context.Context, remote *transport.Remote, name string,
 	there map[string]object.ID, when Deletion) (restored int, taken []string, err error) {
 	d, ok := when.find(name, List(there))

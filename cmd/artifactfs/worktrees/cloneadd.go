@@ -129,8 +129,8 @@ func (x addition) refuse(hint, format string, args ...any) error {
 		Cause: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses. known are the
-// sessions of this host.
+// check refuses a tree that would take over the session of another tree, and one that checkBranch refuses. known are
+// the sessions of this host.
 func (c clone) check(ctx context.Context, x addition, p plan, known []control.SessionInfo) error {
 	if slices.ContainsFunc(known, func(s control.SessionInfo) bool { return x.session != "" && s.Name == x.session }) {
 		return x.refuse("choose another name, or run artifactfs session resume "+x.session, "session %s exists already",
@@ -261,8 +261,8 @@ func (c clone) extras(ctx context.Context, a *cli.App, dir string) *included {
 
 // settings returns the settings of the clone that its trees get: all of the repository, except those that describe how
 // the repository is stored, and its relation to other directories. Of the settings of branches, they get those of
-// their own branch. The hooks, and the files of git-lfs, are those of the clone, too. partial is whether it is a partial
-// clone.
+// their own branch. The hooks, and the files of git-lfs, are those of the clone, too. partial is whether it is a
+// partial clone.
 func (c clone) settings(ctx context.Context, branch string) (all []control.GitSetting, partial bool, err error) {
 	text, err := git(ctx, c.dir, "config", "--local", "-z", "--list", "--includes")
 	if err != nil {

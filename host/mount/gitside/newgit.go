@@ -33,9 +33,9 @@ func KeepNew(home string, g *control.NewGit) error {
 	return disk.WriteFile(filepath.Join(home, statedir.NewGitName), text, 0o600)
 }
 
-// ReadCheckout returns the settings that determine the contents of files for the mount with the given home: those of the
-// user, of the environment env, and the settings own of the session. A git directory that is not there yet counts as one
-// that has what KeepNew has stored.
+// ReadCheckout returns the settings that determine the contents of files for the mount with the given home: those of
+// the user, of the environment env, and the settings own of the session. A git directory that is not there yet counts
+// as one that has what KeepNew has stored.
 func ReadCheckout(ctx context.Context, home string, env []string, own []gitdir.Setting) gitdir.Checkout {
 	dir := filepath.Join(home, "git")
 	c := gitdir.ReadCheckout(ctx, dir, env, own...)

@@ -73,9 +73,9 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 	}
 }
 
-// Discard moves a session that is not mounted to the trash of a state directory, where it stays until the time until. It
-// returns a statedir.InUseError if the session is mounted, and an error of type *control.Error if a hold applies to it.
-// It does not delete the session on a session remote; Elsewhere reports whether there is one.
+// Discard moves a session that is not mounted to the trash of a state directory, where it stays until the time until.
+// It returns a statedir.InUseError if the session is mounted, and an error of type *control.Error if a hold applies to
+// it. It does not delete the session on a session remote; Elsewhere reports whether there is one.
 func Discard(state, session string) (until time.Time, err error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	if t, err := h.LockExisting(session); err == nil {

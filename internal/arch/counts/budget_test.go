@@ -23,23 +23,26 @@ var (
 		"control.SessionInfo":        32,
 		"control.SessionShowReply":   29,
 		"control.wireMount":          47,
+		"git/gitdir.Options":         26,
 		"host/mount/takeover.State":  26,
+		"host/statedir.Record":       26,
 		"host/supervisor.supervisor": 32,
 		"server/ui.sessionPage":      32,
 	}
 	overMethods = map[string]int{
-		"cmd/artifactfs/cli.App":       328, // every command has it as a parameter
+		"cmd/artifactfs/cli.App":       327, // every command has it as a parameter
 		"control.Client":               46,
 		"fetch.RawView":                42,
 		"git/odb.Store":                47,
-		"git/transport.Remote":         56,
+		"git/transport.Remote":         57,
 		"host/daemon.Daemon":           60,
 		"host/mount.Mount":             49,
 		"host/session/agent.Agent":     42,
-		"host/session/catalog.Catalog": 44,
+		"host/session/catalog.Catalog": 45,
 		"server/api.call":              120, // every request has it as a parameter
 		"server/records.tx":            42,
 		"session.Repo":                 73,
+		"session/capture.Capturer":     41,
 		"worktree.Tree":                47,
 		"worktree/overlay.Layer":       45,
 		"worktree/overlay.File":        42,
