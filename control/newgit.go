@@ -7,9 +7,9 @@ import "strings"
 type NewGit struct {
 	Head     *NewHead     `json:"head,omitempty"`     // where HEAD is; nil: where the mounted ref says
 	Settings []GitSetting `json:"settings,omitempty"` // settings of the repository
-	// Called is the name of the mounted remote, for this and later git directories of the session; "": the user's choice.
+	// Called is the name of the mounted remote; "": the user's choice.
 	Called string `json:"called,omitempty"`
-	// Exclude and Attributes are the contents of info/exclude and info/attributes; empty: those of the user's template.
+	// Exclude and Attributes are the contents of info/exclude and info/attributes; empty: the template's.
 	Exclude    []byte `json:"exclude,omitempty"`
 	Attributes []byte `json:"attributes,omitempty"`
 	// Tracking is whether it also gets the remote-tracking branches of the mounted remote, which is a clone. Those whose

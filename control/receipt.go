@@ -11,8 +11,7 @@ type Receipt struct {
 	Excluded  int64 `json:"excluded"`  // paths that the options of the session exclude
 	Special   int64 `json:"special"`   // sockets, fifos, devices and nested repositories
 	Worktrees int64 `json:"worktrees"` // linked worktrees that could not be read
-	// Unfiltered is the number of files that a required filter could not convert. The checkpoint has an earlier version of
-	// such a file, or none.
+	// Unfiltered is the number of files that a required filter could not convert: others, or none, are in the checkpoint.
 	Unfiltered int64 `json:"unfiltered,omitempty"`
 	// Uncarried is the number of the further paths that could not be carried to a fork: tracked files that were moved to
 	// an ignored path and never read ("unread"), those in submodules ("submodule"), and those where the fork has something

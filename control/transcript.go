@@ -75,7 +75,7 @@ type PlacedMemory struct {
 	Dir     string `json:"dir"`               // directory in which the agent continues the conversation
 	File    string `json:"file"`              // file of the agent
 	Partial bool   `json:"partial,omitempty"` // whether lines are missing: too large, erased or expired
-	// whether this host stores no more of the conversation, because it has another version
+	// whether this host has another version, and stores no more
 	Diverged bool     `json:"diverged,omitempty"`
 	Command  []string `json:"command"` // command that continues the conversation
 }

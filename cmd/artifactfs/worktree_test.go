@@ -550,7 +550,7 @@ func TestWorktreeRemove(t *testing.T) {
 	refused("away", "session away is not mounted", "--force")
 	var done struct{ Path, Session, Restore string }
 	if err := json.Unmarshal([]byte(w.run("worktree", "remove", "-f", "away", "--json").stdout), &done); err != nil ||
-		done.Path != w.dir+"/away" || done.Restore != "artifactfs session undelete work --mount "+w.dir+"/away" {
+		done.Path != w.dir+"/away" || !strings.HasPrefix(done.Restore, "artifactfs session undelete work --mount "+w.dir+"/away --deleted ") {
 		t.Errorf("worktree remove of a tree that is not mounted: got %+v, %v", done, err)
 	}
 
