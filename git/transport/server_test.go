@@ -317,7 +317,8 @@ func startSSH(t *testing.T) {
 	}
 	conf := fmt.Sprintf("Port %s\nListenAddress 127.0.0.1\nHostKey %[2]s/host\nAuthorizedKeysFile %[2]s/user.pub\n"+
 		"StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"+
-		"AcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\nMaxStartups 100\n", port, dir)
+		"AcceptEnv GIT_PROTOCOL\nPidFile none\nPermitRootLogin yes\nMaxStartups 100\n"+
+		"SetEnv SHLVL=2\n", port, dir) // bash then reads no .bashrc, which may take seconds
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
