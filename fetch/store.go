@@ -300,8 +300,12 @@ func (s *Store) Retry(ctx context.Context, work func() error) error {
 // Forgive allows objects that were refused, because their answers were invalid, to be requested again.
 func (s *Store) Forgive() { s.fetcher.pipe.Refusals().Forgive() }
 
-// Refusals returns the refused objects, sorted by path.
-func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals().List() }
+// Refusals returns the refused objects that have not come in another way, sorted by path.
+func (s *Store) Refusals() []Refusal {
+	refused := s.fetcher.pipe.Refusals()
+	refused.Settle(s.storage.objects.Has)
+	return refused.List()
+}
 
 // Recovered returns a channel that is closed when the remote answers again after a failure.
 func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Recovered() }

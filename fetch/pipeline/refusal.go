@@ -126,6 +126,18 @@ func (rs *Refusals) List() []Refusal {
 	return all
 }
 
+// Settle forgets the refused objects that came in another way, such as trees that came with a commit. here reports
+// whether an object is on this host; it is called without locks.
+func (rs *Refusals) Settle(here func(id object.ID) bool) {
+	for _, r := range rs.List() {
+		if !r.Object.IsZero() && here(r.Object) {
+			rs.shared.mu.Lock()
+			rs.forgive(r.Object)
+			rs.shared.mu.Unlock()
+		}
+	}
+}
+
 // IsRefused reports whether err is the refusal of an object. Such an error does not show that requests for other
 // objects fail.
 func IsRefused(err error) bool {

@@ -152,3 +152,20 @@ func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
 		t.Errorf("requests after the refusal was forgiven: got %d, want one more", asked-refusedTries-1)
 	}
 }
+
+// A refused tree that comes with a commit is refused no more.
+func TestRefusedObjectComesInAnotherWay(t *testing.T) {
+	var mended atomic.Bool
+	p, _ := spoiling(t, blobID(7), &mended)
+	rs := p.Refusals()
+	for n := range 2 {
+		err := rs.Request(t.Context(), blobID(n), func() error { return AnswerError{Err: errors.New("cut off")} })
+		if !IsRefused(err) {
+			t.Fatalf("request with an invalid answer: got %v", err)
+		}
+	}
+	rs.Settle(func(id object.ID) bool { return id == blobID(1) })
+	if list := rs.List(); len(list) != 1 || list[0].Object != blobID(0) {
+		t.Errorf("refused objects: got %v, want the first one", list)
+	}
+}
