@@ -16,7 +16,7 @@ import (
 // The monitor test makes the same random changes on both sides and runs git status after each step. Git relies on the
 // daemon's list of changed paths, so git status is wrong for a file whose change the daemon did not report.
 
-var monitorSteps = envInt("AFS_MONITOR_STEPS", 320)
+var monitorSteps = envInt("AFS_MONITOR_STEPS", 120)
 
 // edits makes random changes. It lists the clone to find the existing paths.
 type edits struct {
