@@ -205,10 +205,12 @@ func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 // process has closed the connection.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
-	switch {
-	case errors.Is(err, unix.ECONNRESET):
-		return nil, nil, io.EOF
-	case err != nil:
+	for errors.Is(err, unix.ECONNRESET) {
+		// The other process has closed the connection before it has read all messages. Linux returns this error once, before
+		// the messages that the other process has sent (unix_dgram_recvmsg in net/unix/af_unix.c).
+		n, nr, flags, _, err = c.c.ReadMsgUnix(c.buf, c.rights)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	fds, err = parseRights(c.rights[:nr])

@@ -57,7 +57,20 @@ func contents(t *testing.T, fd int) string {
 }
 
 func TestWhatTheDeadHaveSentArrives(t *testing.T) {
+	for name, unread := range map[string]bool{"all read": false, "one message unread": true} {
+		t.Run(name, func(t *testing.T) { lastMessages(t, unread) })
+	}
+}
+
+// lastMessages compares the messages that arrive from a worker that has died, with the messages that it has sent. If
+// unread is true, the worker has not read the last message to it.
+func lastMessages(t *testing.T, unread bool) {
 	s, w := pair(t)
+	if unread {
+		if err := s.SendKey(Reason, "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := w.Keep("a.state", memory(t, "one")); err != nil {
 		t.Fatal(err)
 	}
