@@ -291,7 +291,9 @@ func (g servers) close() error {
 // working tree, such as an overlay over the mount, gets an error. Because a process can write to an open file through
 // the page cache, without a request to this process, changes makes the kernel drop its cached attributes of open files,
 // so that the next write is recorded.
-func (s *Side) changes(_ context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
+//
+// The paths contain .gitmodules if the process may stage it without another query (see query.StagesModules).
+func (s *Side) changes(ctx context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
 	if err := s.checkWorkingDir(pid); err != nil {
 		return "", nil, false, err
 	}
@@ -300,7 +302,11 @@ func (s *Side) changes(_ context.Context, pid int32, token string) (next string,
 		return "", nil, false, err
 	}
 	s.Refresh(c.Open)
-	return c.Token, append(c.Paths, s.Redirects()...), c.All, nil
+	paths = append(c.Paths, s.Redirects()...)
+	if _, err := s.Index.Tree.Resolve(ctx, gitdir.ModulesFile); err == nil && query.StagesModules(int(pid)) {
+		paths = append(paths, gitdir.ModulesFile)
+	}
+	return c.Token, paths, c.All, nil
 }
 
 // checkWorkingDir returns an error if the working directory of the process pid is not the root of the mount, because

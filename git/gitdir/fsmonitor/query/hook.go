@@ -67,16 +67,24 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell.
-// The parameter pid is the parent of the hook. gitCommand returns nil if it finds no git process.
+// StagesModules reports whether the git process pid, or the git process that has started the hook pid, may change
+// .gitmodules after its query and then stage it, as `git mv` and `git rm` do for a submodule. Because git does not stage
+// a file that the monitor has reported as unchanged, the answer to such a command must contain .gitmodules.
+func StagesModules(pid int) bool {
+	command, _ := parse(gitCommand(pid))
+	return command == "mv" || command == "rm"
+}
+
+// gitCommand returns the arguments of the git process pid, or of the git process that has started the hook pid, either
+// directly or through a shell. gitCommand returns nil if it finds no git process.
 func gitCommand(pid int) []string {
-	for range 2 {
+	for range 3 {
 		p := proc.Of(pid)
 		args, err := p.Args()
 		if err != nil {
 			return nil
 		}
-		if len(args) > 0 && strings.HasPrefix(filepath.Base(args[0]), "git") {
+		if len(args) > 0 && strings.HasPrefix(filepath.Base(args[0]), "git") && !IsHook(args[0]) {
 			return args
 		}
 		stat, err := p.Stat()
@@ -88,22 +96,27 @@ func gitCommand(pid int) []string {
 	return nil
 }
 
+// parse returns the name of a git command and the arguments that follow it. The name is "" if there is none.
+func parse(argv []string) (command string, args []string) {
+	if len(argv) == 0 {
+		return "", nil
+	}
+	command, dashed := strings.CutPrefix(filepath.Base(argv[0]), "git-")
+	if dashed {
+		return command, argv[1:]
+	}
+	args = skipOptions(argv[1:])
+	if len(args) == 0 {
+		return "", nil
+	}
+	return args[0], args[1:]
+}
+
 // misread reports whether the git command compares a commit with the working tree, so that the bug described at
 // CarefulName may affect it. An argument that may be a commit or a path counts as a commit unless a file of that name
 // exists.
 func misread(argv []string) bool {
-	if len(argv) == 0 {
-		return false
-	}
-	command, dashed := strings.CutPrefix(filepath.Base(argv[0]), "git-")
-	args := argv[1:]
-	if !dashed {
-		args = skipOptions(args)
-		if len(args) == 0 {
-			return false
-		}
-		command, args = args[0], args[1:]
-	}
+	command, args := parse(argv)
 	if command != "diff" && command != "diff-index" {
 		return false
 	}
