@@ -36,6 +36,9 @@ func (f *failures) pause() time.Duration {
 // tooMany reports whether so many workers have failed that the supervisor must detach the mounts.
 func (f *failures) tooMany() bool { return f.unserved >= giveUpAfter || f.hasty >= hastyLimit }
 
+// nextIsLast reports whether one more failed worker may be too many.
+func (f *failures) nextIsLast() bool { return f.unserved+1 >= giveUpAfter || f.hasty+1 >= hastyLimit }
+
 // shown returns the number of failed workers that status shows.
 func (f *failures) shown() int { return max(f.unserved, f.hasty) }
 

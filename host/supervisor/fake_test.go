@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -66,6 +67,9 @@ func tell(dir string, h happening) {
 	h.Exe, _ = os.Executable()
 	line, _ := json.Marshal(h)
 	f, err := os.OpenFile(filepath.Join(dir, "events"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		os.Exit(1) // the test has ended
+	}
 	if err != nil {
 		panic(err)
 	}
@@ -176,8 +180,8 @@ func fakeWorker(dir string) int {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}()
+	conn.SendKey(keeper.Ready, "1") // before the event: a test may kill the worker as soon as it sees the event
 	tell(dir, h)
-	conn.SendKey(keeper.Ready, "1")
 	for {
 		c, err := l.Accept()
 		if err != nil {

@@ -49,8 +49,10 @@ const (
 	// statusTime is the wait for the exit status of a worker whose connection has ended. It applies while there are
 	// mounts, because their users are waiting.
 	statusTime = 2 * time.Millisecond
-	codeTime   = time.Second // value of statusTime while there are no mounts, or while the worker is unmounting
-	goneTime   = time.Second // maximum time for the connection of a killed worker to end
+	// codeTime is the value of statusTime while there are no mounts, while the worker is unmounting, or if this end may
+	// be the last failure before the mounts are detached.
+	codeTime = time.Second
+	goneTime = time.Second // maximum time for the connection of a killed worker to end
 	// stopTime is the maximum time in which a worker must unmount everything. It is a little more than twice the
 	// worker's own limit.
 	stopTime = 75 * time.Second
@@ -286,7 +288,7 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		// it shows whether the worker has crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
-			if s.store.hasMounts() && !w.stopping {
+			if s.store.hasMounts() && !w.stopping && !s.failures.nextIsLast() {
 				patience = statusTime
 			}
 			s.timers.grace = time.After(patience)

@@ -126,6 +126,15 @@ func (y *try) until(what string, done func() bool) {
 	}
 }
 
+// reason returns the reason of a takeover, which the new worker learns at its start, or later if the exit status of its
+// predecessor was not yet known.
+func (y *try) reason(serving happening) string {
+	if serving.Start.Reason != "worker was lost" {
+		return serving.Start.Reason
+	}
+	return y.awaitEvent("reason", 1).Reason
+}
+
 // awaitEvent waits for the n-th event of a kind, counted from 1, and returns it.
 func (y *try) awaitEvent(what string, n int) happening {
 	y.Helper()
@@ -213,10 +222,7 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			die.how(y, first.PID)
 			second := y.awaitEvent("serving", 2)
 			slices.Sort(second.Names)
-			reason := second.Start.Reason
-			if reason == "worker was lost" { // the exit status was not yet known at the takeover
-				reason = y.awaitEvent("reason", 1).Reason
-			}
+			reason := y.reason(second)
 			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 ||
 				!slices.Equal(second.Names, []string{fakeMount, "control"}) {
 				t.Errorf("second worker: got %+v with reason %q, want one takeover, 2 mounts and a reason with %q", second,
@@ -280,9 +286,10 @@ func TestWorkersThatCannotStartAreRetried(t *testing.T) {
 	y.set("crash", 3)
 	y.kill(first.PID, syscall.SIGKILL)
 	second := y.awaitEvent("serving", 2)
+	reason := y.reason(second)
 	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 ||
-		!strings.Contains(second.Start.Reason, "exited with code 3") {
-		t.Errorf("after %d crashes: got worker %+v, want 3 crashes, 2 mounts and 4 takeovers", n, second)
+		!strings.Contains(reason, "exited with code 3") {
+		t.Errorf("after %d crashes: got worker %+v with reason %q, want 3 crashes, 2 mounts and 4 takeovers", n, second, reason)
 	}
 }
 
