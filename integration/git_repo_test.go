@@ -61,7 +61,7 @@ append sub/in-sub.txt; git status --short; git diff --submodule; git -C sub comm
 git submodule update -q; git submodule deinit -q -f sub; git status --short; ls sub
 `, why: "only the requests for the superproject are counted; stock git clones the submodule"},
 	{name: "submodule add, rm", steps: `
-git submodule add -q ../sub.git mods/other; git status --short; cat .gitmodules; git commit -q -m added; git mv mods/other mods/moved; git status --short; git commit -q -m moved; git rm -q mods/moved; git status --short; git commit -q -m gone; git status --short; ls -a mods
+git submodule add -q ../sub.git mods/other; sleep 1; git status --short; cat .gitmodules; git commit -q -m added; sleep 1; git status --short; git status --short; git mv mods/other mods/moved; git status --short; git commit -q -m moved; sleep 1; git status --short; git status --short; git rm -q mods/moved; git status --short; git commit -q -m gone; git status --short; ls -a mods
 `},
 	{name: "sparse-checkout", why: "git first requests the sizes of all files: see above", steps: `
 git -c core.fsmonitor=false update-index -q --refresh
