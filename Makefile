@@ -13,8 +13,8 @@ TESTP    ?= 2
 TIMED    := ./host/daemon ./fuse ./integration ./integration/harness/gittest
 # Tests of a package that run at once, of those that are marked as parallel: most of them wait for servers, clocks and other processes.
 PARALLEL ?= 4
-# Longest run of the tests of a package, on a slow and busy machine too. That of integration takes 10 to 30 minutes.
-TESTTIME ?= 60m
+# Longest run of the tests of a package, on a slow and busy machine too. That of integration takes 10 to 60 minutes.
+TESTTIME ?= 90m
 # Tests of integration for `make race`: reads, writes, git, sessions, follow, switch and takeover. The others are left out since the
 # race detector makes the daemon slower and larger, and they hold it to limits of time, memory and processes.
 RACETESTS ?= TestListStatusPrefetch|TestWritesAreLazy|TestFollow|TestSwitchFar|TestModelsAtOnce|TestGrepOfEverything|TestSessionResumesElsewhere|TestSessionsShareASessionRemote|TestAdoptAndMerge|TestCommandsUnderKills|TestMCP|TestEveryKindOfRef|TestManifestsComeFirst|TestServerOutlivesKills|TestServerRefusesOversizeBodies
