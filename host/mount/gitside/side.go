@@ -293,7 +293,9 @@ func (g servers) close() error {
 // so that the next write is recorded.
 //
 // The paths contain .gitmodules if the process may stage it without another query (see query.StagesModules).
-func (s *Side) changes(ctx context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
+func (s *Side) changes(ctx context.Context, pid int32, token string) (
+	next string, paths []string, all bool, err error,
+) {
 	if err := s.checkWorkingDir(pid); err != nil {
 		return "", nil, false, err
 	}

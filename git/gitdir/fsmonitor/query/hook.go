@@ -68,8 +68,8 @@ func Hook(args []string, stdout io.Writer) int {
 }
 
 // StagesModules reports whether the git process pid, or the git process that has started the hook pid, may change
-// .gitmodules after its query and then stage it, as `git mv` and `git rm` do for a submodule. Because git does not stage
-// a file that the monitor has reported as unchanged, the answer to such a command must contain .gitmodules.
+// .gitmodules after its query and then stage it, as `git mv` and `git rm` do for a submodule. Because git does not
+// stage a file that the monitor has reported as unchanged, the answer to such a command must contain .gitmodules.
 func StagesModules(pid int) bool {
 	command, _ := parse(gitCommand(pid))
 	return command == "mv" || command == "rm"
