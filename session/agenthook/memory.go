@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
@@ -44,10 +45,10 @@ const (
 // of its files, relative to the directory of memoryHome. One of its groups matches the conversation. No path that it
 // matches leads out of the directory. Notes that several conversations share are not kept: they do not belong to one
 // session.
-var memoryNames = map[Agent]*regexp.Regexp{
-	Claude: regexp.MustCompile(`\A(` + memoryID + `)(?:\.jsonl|/(?:subagents|tool-results)/\w[\w.-]{0,127})\z`),
-	Codex:  regexp.MustCompile(`\A\d{4}/\d\d/\d\d/rollout-\d{4}(?:-\d\d){2}T\d\d(?:-\d\d){2}-(` + memoryID + `)\.jsonl\z`),
-	Gemini: regexp.MustCompile(`\A(?:` + geminiPrefix + `[\dT-]{1,40}-([0-9a-f]{8})|([0-9a-f]{8})` + memoryRest +
+var memoryNames = map[Agent]func() *regexp.Regexp{
+	Claude: lazy.Regexp(`\A(` + memoryID + `)(?:\.jsonl|/(?:subagents|tool-results)/\w[\w.-]{0,127})\z`),
+	Codex:  lazy.Regexp(`\A\d{4}/\d\d/\d\d/rollout-\d{4}(?:-\d\d){2}T\d\d(?:-\d\d){2}-(` + memoryID + `)\.jsonl\z`),
+	Gemini: lazy.Regexp(`\A(?:` + geminiPrefix + `[\dT-]{1,40}-([0-9a-f]{8})|([0-9a-f]{8})` + memoryRest +
 		`/\w[\w.-]{0,127})\.jsonl\z`),
 }
 

@@ -92,7 +92,7 @@ func memoryHome(a Agent, file string) (home, conversation string) {
 
 // conversationOf returns the conversation of a file in the memory of an agent; "" if the agent has no such file.
 func conversationOf(a Agent, name string) string {
-	m := memoryNames[a].FindStringSubmatch(name)
+	m := memoryNames[a]().FindStringSubmatch(name)
 	if m == nil {
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/lazy"
 )
 
 // Remembered is a conversation in the memory of a session.
@@ -283,10 +284,10 @@ func (c *Remembered) Place(root, gitDir string, inside func(dir string) bool) (p
 }
 
 // dirMembers matches, for each agent, the names of the members that contain a working directory.
-var dirMembers = map[Agent]*regexp.Regexp{
-	Claude: regexp.MustCompile(`"(cwd)":`),
-	Codex:  regexp.MustCompile(`"(cwd)":`),
-	Gemini: regexp.MustCompile(`"(projectHash|directories)":`),
+var dirMembers = map[Agent]func() *regexp.Regexp{
+	Claude: lazy.Regexp(`"(cwd)":`),
+	Codex:  lazy.Regexp(`"(cwd)":`),
+	Gemini: lazy.Regexp(`"(projectHash|directories)":`),
 }
 
 // editDirs returns compact JSON in which all members that contain a working directory of the agent have the directory
@@ -296,7 +297,7 @@ func (a Agent) editDirs(text []byte, dir string) []byte {
 	var out []byte
 	for {
 		// Inside of a string, the quotes of a member have backslashes.
-		at := dirMembers[a].FindSubmatchIndex(text)
+		at := dirMembers[a]().FindSubmatchIndex(text)
 		if at == nil {
 			return append(out, text...)
 		}
