@@ -35,7 +35,7 @@ export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -ldflags=-w)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd monitoring-test dist dist-test clean
+.PHONY: help setup build demo test test-long test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd monitoring-test dist dist-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,14 @@ demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: 
 
 test: setup lint ## lint and all tests, real mounts included (TESTFLAGS="-run X", SCRATCH=no: on the disk)
 	@scripts/scratch.sh $(MAKE) --no-print-directory test-packages
+
+# Random tests with more steps, kills and rounds than `make test` has time for; each prints its seed.
+LONG := AFS_MODEL_STEPS=30000 AFS_MONITOR_STEPS=1500 AFS_SERVER_KILLS=200 AFS_SERVER_PUSHES=46 AFS_TAKEOVER_KILLS=60 \
+	AFS_TAKEOVER_ROUNDS=60 AFS_SESSION_KILLS=60 AFS_EVERY_FAULT=1
+LONGTESTS := Model|Outlive|Kill|Fault|TakeOver|Takeover|TestStatusTellsEveryChange|Crash|Cut
+
+test-long: setup ## the random tests and fault loops alone, with many more rounds (hours; TESTFLAGS="-run X")
+	@$(LONG) TESTFLAGS='-run $(LONGTESTS) $(TESTFLAGS)' scripts/scratch.sh $(MAKE) --no-print-directory TESTTIME=6h test-packages
 
 test-packages: # lint has run
 	@status=0; export AFS_SKIPPED=$$(mktemp); test="$(GO) test -buildvcs=false -vet=off -count=1 -parallel $(PARALLEL) -timeout $(TESTTIME) $(TESTFLAGS)"; \
