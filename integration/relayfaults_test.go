@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
 	"github.com/artifactfs/artifactfs/integration/harness/s3test"
@@ -181,8 +182,8 @@ func TestRelayHangs(t *testing.T) {
 	defer r.cmd.Process.Signal(syscall.SIGCONT)
 	var reads sync.WaitGroup
 	reads.Go(func() { w.compareTrees(m.Dir, clone) })
-	w.until("status shows that the relay is not used for a while", func() bool {
-		r := m.status().Network.Relay
+	m.await("status shows that the relay is not used for a while", func(s control.MountStatus) bool {
+		r := s.Network.Relay
 		return r != nil && r.Paused && r.LastFailure != ""
 	})
 	reads.Wait()
