@@ -14,14 +14,15 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	const rest = " S 1 1 1 0 -1 4194304 100 0 0 0 0 0 0 0 20 0 1 0 1234 0 0"
+	const rest = " S 1 2 1 0 -1 4194304 100 0 0 0 1 20 300 4000 20 0 1 0 1234 0 0"
 	s, err := ParseStat([]byte("77 (git (a) b)" + rest))
-	if want := (Stat{Name: "git (a) b", State: 'S', Parent: 1, Start: 1234}); s != want || err != nil ||
-		s.Started() != 12340*time.Millisecond {
+	want := Stat{Name: "git (a) b", State: 'S', Parent: 1, Group: 2, Ran: 4321 * Tick, Start: 1234}
+	if s != want || err != nil || s.Started() != 12340*time.Millisecond {
 		t.Errorf("stat: got %+v, %v, want %+v", s, err, want)
 	}
 	for _, bad := range []string{"", "77 git S 1", "77 (git", "77 (git) S 1",
-		"77 (git)" + strings.Replace(rest, "1234", "-1", 1), "77 (git)" + strings.Replace(rest, " S", " SS", 1)} {
+		"77 (git)" + strings.Replace(rest, "1234", "-1", 1), "77 (git)" + strings.Replace(rest, "4000", "-1", 1),
+		"77 (git)" + strings.Replace(rest, " S", " SS", 1)} {
 		if s, err := ParseStat([]byte(bad)); !errors.Is(err, ErrStat) || s != (Stat{}) {
 			t.Errorf("stat %q: got %+v, %v, want %v", bad, s, err, ErrStat)
 		}
@@ -72,6 +73,34 @@ func TestOwnProcess(t *testing.T) {
 	}
 	if _, _, ok := main.Times(); !ok {
 		t.Error("the main thread has no times")
+	}
+}
+
+// TestGroupRan checks that the time of a child counts after its parent in the group has waited for it.
+func TestGroupRan(t *testing.T) {
+	cmd := exec.Command("sh", "-c", `i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done & wait; echo; read line`)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if ran, err := GroupRan(cmd.Process.Pid); err != nil || ran < Tick {
+		t.Errorf("time of the group after its child: got %v, %v, want at least %v", ran, err, Tick)
+	}
+	in.Close()
+	_ = cmd.Wait()
+	if ran, err := GroupRan(cmd.Process.Pid); err != nil || ran != 0 {
+		t.Errorf("time of a group that has ended: got %v, %v, want 0", ran, err)
 	}
 }
 

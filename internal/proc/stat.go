@@ -20,8 +20,11 @@ type Stat struct {
 	Name string // name of the command, at most 15 bytes
 	// State is 'R' for running or runnable, 'D' for waiting for a disk, 'T' and 't' for stopped, 'Z' and 'X' for ended.
 	State  byte
-	Parent int    // process ID of the parent
-	Start  uint64 // start time, in ticks since the boot of the host
+	Parent int // process ID of the parent
+	Group  int // ID of the process group
+	// Ran is the time that the process and those of its children that it has waited for have spent on a processor.
+	Ran   time.Duration
+	Start uint64 // start time, in ticks since the boot of the host
 	// ArgStart is the start of the memory in which the kernel put the arguments and, after them, the environment; EnvEnd
 	// is the end of this memory. Both are 0 if they are unknown, for example for processes that this process may not
 	// trace.
@@ -60,6 +63,16 @@ func ParseStat(text []byte) (s Stat, err error) {
 	if s.Parent, err = strconv.Atoi(fields[4-first]); err != nil {
 		return Stat{}, ErrStat
 	}
+	if s.Group, err = strconv.Atoi(fields[5-first]); err != nil {
+		return Stat{}, ErrStat
+	}
+	for _, field := range fields[14-first : 17-first+1] {
+		ticks, err := strconv.ParseUint(field, 10, 64)
+		if err != nil || ticks > uint64(1<<60/Tick) {
+			return Stat{}, ErrStat
+		}
+		s.Ran += time.Duration(ticks) * Tick
+	}
 	if s.Start, err = strconv.ParseUint(fields[22-first], 10, 64); err != nil || s.Start > uint64(1<<62/Tick) {
 		return Stat{}, ErrStat
 	}
@@ -78,6 +91,18 @@ func Identity(pid int) string {
 		return ""
 	}
 	return strconv.Itoa(pid) + "." + strconv.FormatUint(s.Start, 10)
+}
+
+// GroupRan returns the time that the processes of a process group, and the children that they have waited for, have
+// spent on a processor.
+func GroupRan(group int) (ran time.Duration, err error) {
+	pids, err := PIDs()
+	for _, pid := range pids {
+		if s, err := Of(pid).Stat(); err == nil && s.Group == group {
+			ran += s.Ran
+		}
+	}
+	return ran, err
 }
 
 // Times returns two durations: the time that a thread has spent on a processor, and the time that it has spent waiting

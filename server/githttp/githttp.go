@@ -57,7 +57,9 @@ type Options struct {
 
 // Limits contains the limits of requests. A limit of zero is replaced by its default.
 type Limits struct {
-	Time  time.Duration // maximum duration of a git command
+	Time time.Duration // maximum duration of a git command
+	// maximum processor time of git for a push, without that for its size; 0: a sixtieth of Time
+	Work  time.Duration
 	Idle  time.Duration // maximum time in which the client neither sends nor reads a byte
 	Grace time.Duration // maximum time for which a transfer may be slower than Rate
 	Rate  int64         // minimum average number of bytes per second that a client must send or receive
@@ -80,6 +82,7 @@ type Limits struct {
 // no repository, token or namespace can use all places.
 func (l Limits) complete(processors int) Limits {
 	set(&l.Time, time.Hour)
+	set(&l.Work, l.Time/60)
 	set(&l.Idle, time.Minute)
 	set(&l.Head, time.Minute)
 	set(&l.Grace, 30*time.Second)
@@ -96,6 +99,15 @@ func (l Limits) complete(processors int) Limits {
 	set(&l.Waiting, 4096)
 	set(&l.Patience, 30*time.Second)
 	return l
+}
+
+// workRate is the number of bytes of a push for which git may use one more second of processor time. For a pack of
+// git.git it uses a fifteenth of that.
+const workRate = 512 << 10
+
+// work returns the processor time that git may use for a push of which it has received a number of bytes.
+func (l Limits) work(received int64) time.Duration {
+	return l.Work + time.Duration(float64(received)/workRate*float64(time.Second))
 }
 
 func set[T int | int64 | time.Duration](value *T, otherwise T) {

@@ -246,6 +246,34 @@ func TestHostilePacks(t *testing.T) {
 	w.quiet()
 }
 
+// TestPushThatNeedsMuchWork checks that git is ended during a small push that keeps a processor busy, that the client
+// gets the reason in git's report, and that nothing is left of the push.
+func TestPushThatNeedsMuchWork(t *testing.T) {
+	w := newWorld(t, Limits{Work: 200 * time.Millisecond})
+	repo, _ := w.repo("r", "sha1")
+	_, token := w.token(records.Token{RepoID: repo.ID})
+	const size = 0xffffff
+	zeros := strings.Repeat("\x00", size)
+	base := id("blob", zeros)
+	p := newPack().object(blobEntry, zeros)
+	for n := range byte(100) { // each object is the base and one more byte
+		delta := append(varint(size), varint(size+1)...)
+		p.add(refDelta, len(delta)+6, base, append(delta, 0xf0, 0xff, 0xff, 0xff, 1, n))
+	}
+	got := w.send("r", token, pushBody(p.bytes(), strings.Repeat("0", 40)+" "+base+" refs/tags/bomb"))
+	if want := "unpack " + errWork.Error(); !strings.Contains(got, want) ||
+		!strings.Contains(got, "ng refs/tags/bomb unpacker error") {
+		t.Errorf("push of %d bytes: got %q, want %q", p.entries.Len(), got, want)
+	}
+	w.quiet()
+	if n, refs := w.packs(), w.refs(repo); n != 0 || len(refs) != 0 {
+		t.Errorf("after the push: got %d packs and the refs %v, want none", n, refs)
+	}
+	if l := (Limits{}).complete(1); l.work(1<<20) != time.Minute+2*time.Second {
+		t.Errorf("processor time for a push of 1 MiB: got %v", l.work(1<<20))
+	}
+}
+
 // incompressible is a pack with one blob of 5,000 random bytes.
 var incompressible = func() []byte {
 	b := make([]byte, 5000)

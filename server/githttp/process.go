@@ -8,33 +8,39 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 var (
 	errTime   = errors.New("git command has exceeded the time limit of a request")
 	errSlow   = errors.New("client sends too slowly")
 	errClient = errors.New("client does not read the answer")
+	errWork   = errors.New("the push takes too much processor time: push it in parts, or repack with a lower depth")
 )
 
 // command is a git command that serves a request.
 type command struct {
-	cmd     *exec.Cmd
-	body    io.Reader // standard input of git; nil: none
-	out     io.Writer
-	time    time.Duration
-	memory  int64  // maximum number of bytes of memory that each process may allocate
+	cmd    *exec.Cmd
+	body   io.Reader // standard input of git; nil: none
+	out    io.Writer
+	time   time.Duration
+	memory int64 // maximum number of bytes of memory that each process may allocate
+	// work returns the processor time that git may have used after it has received a number of bytes; nil: no limit
+	work    func(received int64) time.Duration
 	started func() // called when git was started; nil: nothing is called
 	unblock func() // makes reads of body that are in progress fail
 }
 
 // run runs git in a separate process group, and returns when no process of the group is left. The group is killed when
-// ctx ends, when the time limit is reached, or when reading body or writing out fails; this cause is then the error.
+// ctx ends, when a limit of time is reached, or when reading body or writing out fails; this cause is then the error.
 // Otherwise the error is that of git.
 func run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -81,14 +87,20 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	if limitErr != nil {
 		stop(fmt.Errorf("limit memory of git: %w", limitErr))
 	}
-	var streams sync.WaitGroup
+	input := &counted{w: stdin.w}
+	watched, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	var watching, streams sync.WaitGroup
+	if c.work != nil {
+		watching.Go(func() { limitWork(watched, pid, input, c.work, stop) })
+	}
 	streams.Go(func() {
 		defer stdin.w.Close()
 		if c.body == nil || limitErr != nil {
 			return
 		}
 		// EPIPE is not an error, because git may end before it has read the whole body
-		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) {
+		if _, err := io.Copy(input, c.body); err != nil && !errors.Is(err, syscall.EPIPE) {
 			stop(err)
 		}
 	})
@@ -100,6 +112,8 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 		}
 	})
 	waitExited(pid)
+	unwatch()
+	watching.Wait()
 	kill()
 	dontKill()
 	reaping.Lock()
@@ -119,6 +133,30 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 		return outErr
 	}
 	return gitcmd.Failed(cmd, err, stderr.Bytes())
+}
+
+// limitWork calls stop with errWork when the processes of a group have used more processor time than work allows for
+// the input. It returns after that, or when ctx ends.
+func limitWork(ctx context.Context, group int, input *counted, work func(received int64) time.Duration,
+	stop func(error)) {
+	for clock.Wait(ctx, max(work(0)/12, proc.Tick)) {
+		if ran, err := proc.GroupRan(group); err == nil && ran > work(input.n.Load()) {
+			stop(errWork)
+			return
+		}
+	}
+}
+
+// counted counts the bytes that are written to w.
+type counted struct {
+	w io.Writer
+	n atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // exited reports whether err means that git has ended with an error status, and was not killed.

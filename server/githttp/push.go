@@ -3,8 +3,10 @@ package githttp
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -73,6 +75,10 @@ func (e *exchange) push(ctx context.Context) error {
 		err = failure
 	} else if full := room(at.Dir, 0); full != nil && err == nil && !push.Decided() {
 		err = full // report the full disk instead: git reports only that it could not unpack the objects
+	}
+	if report := commands.Failure(errWork.Error()); report != nil && errors.Is(err, errWork) && !push.Decided() {
+		e.failed(err)
+		return out.replace(report)
 	}
 	switch {
 	case err != nil && out.begun, err != nil && len(push.Done()) > 0:
@@ -148,6 +154,12 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 		c = command{
 			body: body, out: out, unblock: in.unblock, started: push.Started,
 			time: e.s.limits.Time, memory: gitcmd.MemoryOf(ctx, e.s.git.Memory),
+			work: func(received int64) time.Duration {
+				if push.Decided() { // the refs may be changing
+					return math.MaxInt64
+				}
+				return e.s.limits.work(received)
+			},
 		}
 		if c.cmd, err = e.git(ctx, e.s.threads(), push.Dir()); err == nil {
 			push.Configure(c.cmd)

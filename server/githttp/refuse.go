@@ -56,6 +56,8 @@ func refusalFor(err error) (answer refusal, ours bool) {
 		return refusal{http.StatusNotFound, "Repository not found"}, false
 	case errors.Is(err, receive.ErrRequest):
 		return refusal{http.StatusBadRequest, "Bad Request"}, false
+	case errors.Is(err, errWork):
+		return refusal{http.StatusRequestEntityTooLarge, errWork.Error()}, false
 	case errors.Is(err, errTooLarge):
 		return refusal{http.StatusRequestEntityTooLarge, "The request is too large"}, false
 	case errors.Is(err, errSlow):

@@ -292,6 +292,16 @@ func (o *output) begin() {
 	}
 }
 
+// replace completes the answer with the packets p, in place of those in memory. The client does not accept the answer
+// if git has ended within a packet that was sent.
+func (o *output) replace(p []byte) error {
+	o.mu.Lock()
+	o.held.Reset()
+	o.mu.Unlock()
+	_, err := o.Write(p)
+	return o.end(err)
+}
+
 // end completes the answer. It returns err if another status can still be sent. Otherwise, if err is not nil, it breaks
 // the connection, so that the client does not consider the answer complete, except if git itself has ended with an
 // error.

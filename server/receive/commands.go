@@ -23,6 +23,29 @@ var ErrRequest = errors.New("body of the request is not a valid push")
 type Commands struct {
 	Updates []records.RefUpdate
 	Atomic  bool
+
+	report, sideBand bool // whether the client reads a report, and in packets of side-band-64k
+}
+
+// Failure returns a report in the form of receive-pack that nothing was unpacked because of a text; nil if the client
+// reads none.
+func (c Commands) Failure(text string) []byte {
+	if !c.report {
+		return nil
+	}
+	report := pktline.AppendLine(nil, "unpack "+text)
+	for _, u := range c.Updates {
+		report = pktline.AppendLine(report, "ng "+u.Name+" unpacker error")
+	}
+	report = pktline.AppendFlush(report)
+	if !c.sideBand {
+		return report
+	}
+	var bands []byte
+	for part := range slices.Chunk(report, pktline.MaxData-1) {
+		bands = append(append(pktline.AppendHeader(bands, len(part)+1), 1), part...)
+	}
+	return pktline.AppendFlush(bands)
 }
 
 // OnlyRemovals reports whether all updates remove refs, so that the push contains no objects.
@@ -62,6 +85,8 @@ func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
 		if first && len(c.Updates) == 0 {
 			for name := range strings.FieldsSeq(capabilities) {
 				c.Atomic = c.Atomic || name == "atomic"
+				c.report = c.report || name == "report-status" || name == "report-status-v2"
+				c.sideBand = c.sideBand || name == "side-band-64k"
 			}
 		}
 		c.Updates = append(c.Updates, u)

@@ -60,6 +60,38 @@ func TestReadCommands(t *testing.T) {
 	}
 }
 
+func TestFailure(t *testing.T) {
+	for capabilities, want := range map[string]string{
+		"agent=x":                        "",
+		"report-status":                  "000funpack why\n0023ng refs/heads/a unpacker error\n0000",
+		"report-status-v2 side-band-64k": "003b\x01000funpack why\n0023ng refs/heads/a unpacker error\n00000000",
+	} {
+		c, _, err := ReadCommands(bytes.NewReader(body("", zeros+" "+ones+" refs/heads/a\x00 "+capabilities)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(c.Failure("why")); got != want {
+			t.Errorf("report for a client with %s: got %q, want %q", capabilities, got, want)
+		}
+	}
+	many := Commands{report: true, sideBand: true, Updates: make([]records.RefUpdate, 10_000)}
+	packets, size := pktline.NewReader(bytes.NewReader(many.Failure("why")), pktline.MaxPacket), 0
+	for {
+		kind, data, err := packets.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == pktline.Flush {
+			break
+		}
+		size += len(data) - 1
+	}
+	many.sideBand = false
+	if want := len(many.Failure("why")); size != want {
+		t.Errorf("long report in packets: got %d bytes, want %d", size, want)
+	}
+}
+
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
