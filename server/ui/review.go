@@ -36,6 +36,10 @@ type reviewPanel struct {
 	Do          *doing
 	Comment     commentForm
 	Branch      string // default branch of the repository
+
+	asked  bool   // whether the session has requests for approval
+	policy policy // of the repository
+	newest string // newest checkpoint of the session; "" if there is none
 }
 
 // requestView is a request for approval and its state.
@@ -90,29 +94,35 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r po
 	return r, err
 }
 
-// reviewOf returns the review of a session. newest is its newest checkpoint, or "" if there is none.
+// reviewOf returns the review of a session without the requests and the rules, which addRequests adds. newest is the
+// newest checkpoint of the session, or "" if there is none.
 func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string,
 	threads []threadView) (
 	*reviewPanel, error) {
 	r := &reviewPanel{Threads: chosen(threads), Summary: summaryOf(threads), Do: p.doing(refs, name),
-		Branch: p.repo.DefaultBranch}
+		Branch: p.repo.DefaultBranch, newest: newest, asked: p.u.o.Acts != nil && refs[approval.Ref(name)] != ""}
 	r.MoreThreads = len(threads) - len(r.Threads)
 	r.Comment = commentForm{Do: r.Do, Label: "Comment on the session"}
-	policy, err := policyOf(ctx, g, refs)
+	var err error
+	r.policy, err = policyOf(ctx, g, refs)
+	return r, err
+}
+
+// addRequests adds the requests for approval of a session, and the rules of the policy, to its review. The visit must
+// not have a place, because the requests are read with another one: if memory were short, all places could be those of
+// visits that wait for it.
+func (p *place) addRequests(ctx context.Context, r *reviewPanel, name string) error {
+	all, damaged, err := p.approvals(ctx, r, name)
 	if err != nil {
-		return nil, err
-	}
-	all, damaged, err := p.approvals(ctx, refs, name)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	r.Damaged = shown(damaged)
-	branches := p.requests(all, newest, r)
-	self := r.addRules(policy, append(branches, "refs/heads/"+p.repo.DefaultBranch), name)
+	branches := p.requests(all, r.newest, r)
+	self := r.addRules(r.policy, append(branches, "refs/heads/"+p.repo.DefaultBranch), name)
 	for i, request := range r.Requests {
 		r.Requests[i].Do, r.Requests[i].Answers = r.Do, r.Do.answers(request.Verdict, self)
 	}
-	return r, nil
+	return nil
 }
 
 // requests adds the requests for approval to panel, the newest first, and returns the full names of their branches.
@@ -128,9 +138,9 @@ func (p *place) requests(all []review.Approval, newest string, panel *reviewPane
 }
 
 // approvals returns the requests of a session, the newest first. If they cannot be read, damaged is the reason.
-func (p *place) approvals(ctx context.Context, refs map[string]string,
+func (p *place) approvals(ctx context.Context, r *reviewPanel,
 	name string) (all []review.Approval, damaged string, err error) {
-	if p.u.o.Acts == nil || refs[approval.Ref(name)] == "" {
+	if !r.asked {
 		return nil, "", nil
 	}
 	all, err = p.u.o.Acts.Approvals(ctx, p.by(), p.repo, name)

@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -11,6 +12,10 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/review"
+	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/approval"
@@ -188,6 +193,21 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// placedActs fails the test if the approvals of a session are read for a page that has a place, with its memory.
+type placedActs struct {
+	ui.Acts
+	t      *testing.T
+	memory *places.Memory
+}
+
+func (a placedActs) Approvals(ctx context.Context, by review.By, repo records.Repo,
+	name string) ([]review.Approval, error) {
+	if used := a.memory.Used(); used > 0 {
+		a.t.Errorf("the approvals are read while the page has a place with %d bytes of memory", used)
+	}
+	return a.Acts.Approvals(ctx, by, repo, name)
+}
+
 // TestApprovals checks that the approvals of a session are shown with their states, votes and reasons, and with the
 // policy that applies.
 func TestApprovals(t *testing.T) {
@@ -242,7 +262,8 @@ func TestApprovals(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.store(approval.PolicyRef, approval.PolicyFile, policy)
-	w := newWorld(t, nil)
+	memory := places.NewMemory(512<<20, 0) // of which nothing is kept for idle processes
+	w := newWorld(t, func(o *ui.Options) { o.Memory, o.Acts = memory, placedActs{o.Acts, t, memory} })
 	dir := m.done()
 	read := w.reader(t, w.repo(t, "team", "app", dir))
 	page := w.get(t, read, "/ui/team/app/s/fix", http.StatusOK)

@@ -111,6 +111,9 @@ func (p *place) session(ctx context.Context, name string) error {
 		countThreads(page.Entries, threads)
 		return nil
 	})
+	if err == nil && page.Review != nil {
+		err = p.addRequests(ctx, page.Review, name)
+	}
 	if err != nil {
 		return err
 	}
