@@ -87,10 +87,10 @@ type Options struct {
 // at most answerTime.
 const readers = 32
 
-// Files that are too large to be sent from memory have separate places, because a client can take hours to receive such
-// a file.
+// Files that are too large to be sent from memory, and values of cache entries that are received, have separate places,
+// because a client can take hours for one of them.
 const (
-	largeFiles   = 64 // maximum number of large files that are sent at the same time; other requests wait
+	largeFiles   = 64 // maximum number of large files that are sent, or received, at the same time; other requests wait
 	largeFilesOf = 8  // maximum number of these for one namespace
 )
 
@@ -100,6 +100,7 @@ type API struct {
 	routes  []*route
 	reading *places.Places // places for requests that read from a git directory
 	large   *places.Places // places for requests that send large files
+	values  *places.Places // places for requests whose bodies are stored on the disk
 	bodies  *places.Bodies // places for requests with large bodies
 	pool    read.Pool
 	merges  comparing.Merges
@@ -118,7 +119,9 @@ func New(o Options) *API {
 			Memory: o.Memory,
 			Class:  places.Reads}),
 		large: places.New(places.Options{Most: largeFiles, MostOf: map[places.Kind]int{places.OfNamespace: largeFilesOf},
-			Patience: answerTime, Memory: o.Memory, Class: places.Downloads})}
+			Patience: answerTime, Memory: o.Memory, Class: places.Downloads}),
+		values: places.New(places.Options{Most: largeFiles, MostOf: map[places.Kind]int{places.OfNamespace: largeFilesOf},
+			Patience: answerTime})}
 }
 
 // Close ends the git processes that are kept for later requests. The API can still serve requests after Close.

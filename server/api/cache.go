@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
@@ -124,19 +126,11 @@ func putValue(c *call) error {
 	}
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
-	body := http.MaxBytesReader(c.w, c.r.Body, cacheentry.MaxValue)
-	control := http.NewResponseController(c.w)
-	// an error is ignored, because the writers of tests have no deadlines
-	_ = control.SetReadDeadline(time.Now().Add(patience + cacheentry.MaxValue/slowBytes*time.Second))
-	value, remove, err := c.a.o.Review.Spool(body)
-	if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
-		return cacheentry.ErrTooLarge
-	}
+	value, remove, err := c.spool(ctx)
 	if err != nil {
 		return err
 	}
 	defer remove()
-	_ = control.SetReadDeadline(time.Time{}) // remove the deadline, which would otherwise cancel the request
 	r.Value = value
 	c.r = c.r.WithContext(ctx)
 	return look(c, func(ctx context.Context) error {
@@ -146,6 +140,59 @@ func putValue(c *call) error {
 		}
 		return c.send(http.StatusOK, showEntry(e), nil)
 	})
+}
+
+// spool copies the body of the request to the disk. The request has a place before the body is read, until its end. The
+// caller calls remove when the value is not needed any more.
+func (c *call) spool(ctx context.Context) (value cacheentry.Value, remove func(), err error) {
+	size := c.r.ContentLength
+	if size > cacheentry.MaxValue {
+		return value, nil, cacheentry.ErrTooLarge
+	}
+	if size < 0 { // unknown
+		size = cacheentry.MaxValue
+	}
+	place, err := c.a.values.Enter(ctx, places.Small, places.Of(c.of.Namespace, "", "")...)
+	if err != nil {
+		return value, nil, err
+	}
+	c.leave = place.Release
+	body := slowReader{ctx, http.MaxBytesReader(c.w, c.r.Body, cacheentry.MaxValue), http.NewResponseController(c.w),
+		time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
+	value, remove, err = c.a.o.Review.Spool(body)
+	if err == nil {
+		// remove the deadline, which would otherwise cancel the request
+		_ = body.control.SetReadDeadline(time.Time{})
+	}
+	return value, remove, err
+}
+
+// slowReader reads a value from a client. There is a time limit for each part; reading also ends at a time for the
+// whole value, or after the part in which ctx ends.
+type slowReader struct {
+	ctx     context.Context
+	r       io.Reader
+	control *http.ResponseController
+	end     time.Time
+}
+
+func (s slowReader) Read(p []byte) (int, error) {
+	part := time.Now().Add(patience)
+	if part.After(s.end) {
+		part = s.end
+	}
+	_ = s.control.SetReadDeadline(part) // an error is ignored, because the writers of tests have no deadlines
+	if s.ctx.Err() != nil {
+		return 0, context.Cause(s.ctx)
+	}
+	n, err := s.r.Read(p)
+	if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
+		return n, cacheentry.ErrTooLarge
+	}
+	if err != nil && err != io.EOF {
+		err = unreadable()
+	}
+	return n, err
 }
 
 func deleteEntry(c *call) error {

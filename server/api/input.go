@@ -43,10 +43,15 @@ func (c *call) body() (_ *fields, err error) {
 		if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
 			return nil, err
 		}
-		return nil, &Fault{http.StatusBadRequest, codeInput, "Request body could not be read", ""}
+		return nil, unreadable()
 	}
 	_ = control.SetReadDeadline(time.Time{}) // remove the deadline, which would otherwise cancel the request
 	return parseBody(text)
+}
+
+// unreadable returns the fault for a body that the client has not sent completely, or not in time.
+func unreadable() *Fault {
+	return &Fault{http.StatusBadRequest, codeInput, "Request body could not be read", ""}
 }
 
 func parseBody(text []byte) (*fields, error) {
