@@ -221,7 +221,10 @@ func (b *beginning) startAt(ctx context.Context, a *resume.Start) error {
 	b.home.Record.Time = checkpointTime(a.Checkpoint, b.since)
 	b.home.Record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
-		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
+		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time, Branch: a.Checkpoint.Branch,
+	}
+	if !a.Checkpoint.Head.IsZero() {
+		b.home.Record.Checkpoint.Head = a.Checkpoint.Head.String()
 	}
 	if b.from != nil && b.session != "" {
 		var err error

@@ -7,14 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/git/transport/via"
-	"github.com/artifactfs/artifactfs/host/mount/home"
 	"github.com/artifactfs/artifactfs/host/session/agent"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -37,21 +35,6 @@ func Named(m *Mount) (s control.MountStatus, served bool) {
 	return s, served
 }
 
-// firstHead returns the short name of the branch that HEAD of the new git directory in home will be on, if it is known:
-// the one that was requested, or that of the mounted ref. ref is the full name of the mounted ref.
-func firstHead(home *home.Home, ref string) string {
-	branch, ok := strings.CutPrefix(ref, "refs/heads/")
-	switch r := home.Record; {
-	case home.Resumed:
-		return ""
-	case r.Fork.Head != nil:
-		return r.Fork.Head.Branch
-	case !ok || r.Checkpoint != nil:
-		return ""
-	}
-	return branch
-}
-
 // Status returns the status of the mount. The numbers of files were counted at the time then or later; if then is zero,
 // the status has no such numbers.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
@@ -61,10 +44,9 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	}
 	snap := m.contents.Snapshot()
 	if git := m.Git().Dir(); git != nil {
-		s.GitReady = true
-		s.Head = git.HeadName()
+		s.GitReady, s.Head = true, git.HeadName()
 	} else {
-		s.Head = firstHead(m.home, snap.Ref)
+		s.Head = m.Git().HeadName()
 	}
 	if err := m.activity.work.Failure(); err != nil {
 		s.Error = err.Error()

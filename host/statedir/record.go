@@ -239,6 +239,29 @@ func (r Record) Base() (fetch.Base, error) {
 	return b, nil
 }
 
+// First returns where HEAD of a new git directory of the session is: the full name of the ref, which is "" or a tag if
+// HEAD is detached, and the commit, which is "" if the branch has none.
+func (r Record) First() (ref, commit string) {
+	ref, commit = r.Ref, r.Commit
+	if p := r.Checkpoint; p != nil && p.Branch+p.Head != "" { // earlier versions have not recorded them
+		ref, commit = p.Branch, p.Head
+	}
+	if r.Fork.Head != nil {
+		ref = r.Fork.Head.Ref()
+	}
+	return ref, commit
+}
+
+// FirstHead returns the result of First in the form of gitdir.Dir.HeadName: the short name of the branch or, if HEAD is
+// detached, the commit.
+func (r Record) FirstHead() string {
+	ref, commit := r.First()
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		return branch
+	}
+	return commit
+}
+
 // SetBase sets the base commit and base tree of the session to those of a fetched snapshot.
 func (r *Record) SetBase(s *fetch.Snapshot) {
 	r.Ref, r.Format, r.Time = s.Ref, s.Format.String(), s.Time
@@ -321,11 +344,13 @@ const SessionRepoName = "session.git"
 // Checkpoint is the part of a record that identifies the checkpoint from which a session started, if it did not start
 // from a commit.
 type Checkpoint struct {
-	ID     string    `json:"id"`     // id of the checkpoint
-	Commit string    `json:"commit"` // commit that stores the checkpoint
-	Tree   string    `json:"tree"`   // tree of the checkpoint
-	State  string    `json:"state"`  // commit that stores the checkpoint state
-	Time   time.Time `json:"time"`   // time at which the checkpoint was made
+	ID     string    `json:"id"`               // id of the checkpoint
+	Commit string    `json:"commit"`           // commit that stores the checkpoint
+	Tree   string    `json:"tree"`             // tree of the checkpoint
+	State  string    `json:"state"`            // commit that stores the checkpoint state
+	Time   time.Time `json:"time"`             // time at which the checkpoint was made
+	Branch string    `json:"branch,omitempty"` // full name of the ref that HEAD pointed to; "" if HEAD was detached
+	Head   string    `json:"head,omitempty"`   // commit of HEAD; "" if the branch had no commit
 	// From is the URL of the session remote of another session, from which contents of the checkpoint that are missing
 	// on this host are fetched; "" if there is no such remote.
 	From string `json:"from,omitempty"`

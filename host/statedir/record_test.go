@@ -74,6 +74,32 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
+// TestHeadOfANewGitDirectory checks which branch or commit a session shows before its git directory exists.
+func TestHeadOfANewGitDirectory(t *testing.T) {
+	const base, head = "base", "head"
+	next := &statedir.Checkpoint{Branch: "refs/heads/next", Head: head}
+	detached, old := &statedir.Checkpoint{Head: head}, &statedir.Checkpoint{}
+	for name, c := range map[string]struct {
+		ref        string
+		checkpoint *statedir.Checkpoint
+		asked      *control.NewHead
+		want       string
+	}{
+		"a branch":             {"refs/heads/main", nil, nil, "main"},
+		"a tag":                {"refs/tags/v1", nil, nil, base},
+		"a checkpoint":         {"refs/heads/main", next, nil, "next"},
+		"a detached HEAD":      {"refs/heads/main", detached, nil, head},
+		"an older version":     {"refs/heads/main", old, nil, "main"},
+		"a new branch":         {"refs/heads/main", next, &control.NewHead{Branch: "x"}, "x"},
+		"a fork that detaches": {"refs/heads/main", next, &control.NewHead{Detach: true}, head},
+	} {
+		r := statedir.Record{Ref: c.ref, Commit: base, Checkpoint: c.checkpoint, Fork: statedir.Fork{Head: c.asked}}
+		if got := r.FirstHead(); got != c.want {
+			t.Errorf("HEAD of a session that started from %s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestBaseOfARecord(t *testing.T) {
 	r := statedirtest.Record()
 	b, err := r.Base()

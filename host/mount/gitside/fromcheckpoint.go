@@ -179,25 +179,19 @@ func (s *Side) LeftOut() ([]session.LeftOut, int64) { return s.begun.leftOut, s.
 // Note returns a text for the user about what SetUp could not do, or "".
 func (s *Side) Note() string { return s.begun.note }
 
-// HeadName returns HEAD in the form of gitdir.Dir.HeadName, also if the git directory of a new mount does not exist
-// yet.
+// HeadName returns HEAD in the form of gitdir.Dir.HeadName, also if the git directory does not exist yet. If s is nil,
+// it returns "".
 func (s *Side) HeadName() string {
-	return cmp.Or(gitdir.HeadNameAt(s.Mount.GitDir), s.begun.head)
+	if s == nil {
+		return ""
+	}
+	return cmp.Or(gitdir.HeadNameAt(s.Mount.GitDir), s.Mount.Record.FirstHead())
 }
 
-// checkHead sets s.begun.head, and returns an error if HEAD of the new git directory cannot be as the record requires.
-// start is the state in which the git directory starts otherwise.
+// checkHead returns an error if HEAD of the new git directory cannot be as the record requires. start is the state in
+// which the git directory starts otherwise.
 func (s *Side) checkHead(start session.State) error {
 	head := s.Mount.Record.Fork.Head
-	name := start.Branch
-	if head != nil {
-		name = head.Ref()
-	}
-	if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
-		s.begun.head = branch
-	} else {
-		s.begun.head = start.Head.String()
-	}
 	switch {
 	case head == nil:
 		return nil

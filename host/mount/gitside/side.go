@@ -87,7 +87,6 @@ type begun struct {
 	// what the checkpoint does not contain from which the mount starts, and the number of all these paths
 	leftOut    []session.LeftOut
 	allLeftOut int64
-	head       string // HEAD of the git directory, in the form of gitdir.Dir.HeadName
 	note       string // what could not be done, for the user
 }
 

@@ -75,9 +75,10 @@ func (o *opened) state(ctx context.Context, name string) (session.Checkpoint, er
 	if !isNewest(name) || !lacksCheckpoint(err) {
 		return p, err
 	}
-	p = session.Checkpoint{Session: o.Session, Branch: o.record.Ref}
-	if o.record.Commit != "" {
-		if p.Head, err = object.ParseID(o.record.Commit); err != nil {
+	ref, commit := o.record.First()
+	p = session.Checkpoint{Session: o.Session, Branch: ref}
+	if commit != "" {
+		if p.Head, err = object.ParseID(commit); err != nil {
 			return p, err
 		}
 	}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 			kept = append(kept, s)
 		case w.Any():
 			s := unmountedStatus(id, r, w)
-			s.Session, s.Head = carried, gitdir.HeadNameAt(filepath.Join(t.Dir, "git"))
+			s.Session, s.Head = carried, cmp.Or(gitdir.HeadNameAt(filepath.Join(t.Dir, "git")), r.FirstHead())
 			kept = append(kept, s)
 		}
 	}

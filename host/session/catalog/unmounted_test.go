@@ -58,6 +58,31 @@ func TestListWaitsForLooking(t *testing.T) {
 	}
 }
 
+// TestUnmountedSessionsShowTheirBranch checks that the branch of a fork is listed, also if the daemon was killed before
+// the fork had a git directory.
+func TestUnmountedSessionsShowTheirBranch(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, false)
+	branch := func() string {
+		all, err := Unmounted(h.State)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("unmounted sessions: got %+v, %v", all, err)
+		}
+		return all[0].Head
+	}
+	if got := branch(); got != "fix" {
+		t.Errorf("branch of a session without a git directory: got %q, want that of its record", got)
+	}
+	git := filepath.Join(h.Dir(), "work", "git")
+	err := os.Mkdir(git, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(git, "HEAD"), []byte("ref: refs/heads/later\n"), 0o600)
+	}
+	if got := branch(); err != nil || got != "later" {
+		t.Errorf("branch of a session with a git directory: got %q, want that of HEAD, %v", got, err)
+	}
+}
+
 func encodeRecord(t *testing.T, r statedir.Record) []byte {
 	t.Helper()
 	text, err := json.Marshal(r)
