@@ -213,11 +213,7 @@ func (u *reclaiming) uses(first, bound uint64) bool {
 
 // moved reports whether the files of a segment are in its share.
 func (u *reclaiming) moved(s sealedFiles) (bool, error) {
-	_, err := u.l.contents.fs.Stat(s.dirs[0])
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
+	return exists(u.l.contents.fs, s.dirs[0])
 }
 
 // drop removes the segments without files in use from the log and then from the list of shares, except the last one,

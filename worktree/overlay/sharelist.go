@@ -126,7 +126,8 @@ func (s *opening) findLost() error {
 // lostSegments returns segments for the shares that the overlay in the directory dir has listed, and that a lost or
 // damaged log does not name any more although their files were moved, sorted by Bound. The bound of a segment follows
 // from the numbers of the files in the share. The log has lost a segment only together with all later ones, so a share
-// with lower numbers than the segments in the parameter known was removed from the log on purpose.
+// with lower numbers than the segments in the parameter known was removed from the log on purpose. So was a share
+// without files, unless it is the last one, whose files Reclaim may have removed.
 func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Segment, err error) {
 	ids, err := listedShares(o.FS, dir)
 	if err != nil || o.Shares == "" {
@@ -136,23 +137,52 @@ func lostSegments(dir string, o Options, known []state.Segment) (lost []state.Se
 	for _, g := range known {
 		low = max(low, g.Bound)
 	}
+	last := "" // share of the last segment, if it has no files
 	for _, id := range ids {
 		if slices.ContainsFunc(known, func(g state.Segment) bool { return g.Share == id }) {
 			continue
 		}
-		c := contents{fs: o.FS}
-		c.layout.Store(&layout{own: filepath.Join(o.Shares, id, "contents")})
-		var highest uint64
-		err := c.each(0, func(number uint64) error { highest = max(highest, number); return nil })
-		if err != nil {
+		highest, isLast, err := filesOf(dir, o, id)
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if highest > 0 && highest >= low {
+		case highest > 0 && highest >= low:
 			lost = append(lost, state.Segment{Share: id, Bound: (highest/perDirectory + 1) * perDirectory})
+		case highest == 0 && isLast:
+			last = id
 		}
 	}
 	slices.SortFunc(lost, func(a, b state.Segment) int { return cmp.Compare(a.Bound, b.Bound) })
+	if last != "" { // its own bound is not lower than this one
+		if len(lost) > 0 {
+			low = lost[len(lost)-1].Bound
+		}
+		lost = append(lost, state.Segment{Share: last, Bound: low + perDirectory})
+	}
 	return lost, nil
+}
+
+// filesOf returns the highest number of the files in a share, or 0 if it has none. last reports whether files were
+// moved to the share, and the directory for new files, which has the ID of the last segment, is the one with this ID.
+func filesOf(dir string, o Options, id string) (highest uint64, last bool, err error) {
+	c := contents{fs: o.FS, overlay: dir}
+	moved := filepath.Join(o.Shares, id, "contents")
+	c.layout.Store(&layout{own: moved})
+	err = c.each(0, func(number uint64) error { highest = max(highest, number); return nil })
+	if err == nil {
+		last, err = exists(o.FS, moved, c.ownDir(id))
+	}
+	return highest, last, err
+}
+
+// exists reports whether all paths exist.
+func exists(on disk.FS, paths ...string) (bool, error) {
+	for _, path := range paths {
+		if _, err := on.Stat(path); err != nil {
+			return false, ignoreMissing(err)
+		}
+	}
+	return true, nil
 }
 
 // droppedSegments returns the IDs of those of the segments in known that a lost or damaged log has dropped after its
@@ -169,15 +199,12 @@ func droppedSegments(dir string, o Options, known, lost []state.Segment) (ids []
 		if slices.Contains(listed, known[i].Share) || i == len(known)-1 && len(lost) == 0 {
 			continue
 		}
-		exists := false
-		for _, path := range s.dirs {
-			if _, err := o.FS.Stat(path); err == nil {
-				exists = true
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
+		moved, err1 := exists(o.FS, s.dirs[0])
+		former, err2 := exists(o.FS, s.dirs[1])
+		if err := cmp.Or(err1, err2); err != nil {
+			return nil, err
 		}
-		if !exists {
+		if !moved && !former {
 			ids = append(ids, known[i].Share)
 		}
 	}

@@ -126,9 +126,11 @@ func TestMendedLogNamesListedShares(t *testing.T) {
 	w.sound()
 }
 
-// A damaged log may name a share that Reclaim has dropped in the damaged part, or the seal after that as well.
+// A damaged log may name a share that Reclaim has dropped in the damaged part, or the seal after that as well. Reclaim
+// may also have removed the files of that seal.
 func TestMendedLogDoesNotNameDroppedShares(t *testing.T) {
-	for _, where := range []string{"before the second seal", "after the second seal"} {
+	const unused = "before the second seal, of which no file is used"
+	for _, where := range []string{"before the second seal", "after the second seal", unused} {
 		top := t.TempDir()
 		w := opened(t, sharing(t, top, Options{}))
 		w.must(w.create("a"))
@@ -145,8 +147,13 @@ func TestMendedLogDoesNotNameDroppedShares(t *testing.T) {
 		}
 		w.must(w.create("late"))
 		w.must(w.write("late", 0, []byte("contents")))
+		if where == unused {
+			w.must(w.write("a", 0, []byte("after the damage")))
+		}
 		if r, err := Reclaim(t.Context(), alone, w.l); err != nil || !slices.Equal(r.Dropped, []string{shareOf(1)}) {
 			t.Fatalf("reclaim: got %+v, %v", r, err)
+		} else if (r.Files > 0) != (where == unused) {
+			t.Fatalf("damage %s: reclaim has removed %d files", where, r.Files)
 		}
 		w.must(os.RemoveAll(filepath.Join(w.o.Shares, shareOf(1))))
 		w.sealed = nil
@@ -160,6 +167,9 @@ func TestMendedLogDoesNotNameDroppedShares(t *testing.T) {
 			t.Fatalf("damage %s: repair of the log: got %+v, %v", where, r, err)
 		}
 		delete(w.files, "late")
+		if where == unused {
+			w.files["a"].data = nil
+		}
 		if rec := w.mustOpen(); len(rec.Problems) > 0 {
 			t.Errorf("damage %s: open after the repair: got the problems %q", where, rec.Problems)
 		}
