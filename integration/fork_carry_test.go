@@ -70,7 +70,7 @@ func (m mounted) wantCarried(what, want string) {
 	}
 }
 
-// shares returns the names of the shares in the state directory.
+// shares returns the names of the shares in the state directory, without those that are being removed.
 func (w *world) shares() []string {
 	w.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.state, "shares"))
@@ -79,7 +79,9 @@ func (w *world) shares() []string {
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }

@@ -126,7 +126,8 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle}
 	h := &mount.Host{
-		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
+		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log),
+		Homes:    statedir.Homes{State: c.State, Log: c.Log, Sweeper: statedir.NewSweeper(c.State, c.Log)},
 		Failures: statedir.Failures{State: c.State, Log: c.Log},
 		Remotes:  remotes.New(c.State, c.StoreFrom, c.Log, memory, blobs),
 		Keeper:   c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: turns.New(),
@@ -144,6 +145,7 @@ func New(c Config) (*Daemon, error) {
 			d.host.Log.Warn("remove temporary files of killed processes", zap.Error(err))
 		}
 	})
+	d.behind.Go(func() { h.Homes.Sweeper.Run(d.ctx) })
 	if len(c.Descriptors) > 0 {
 		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers),
 			zap.Int("kept", len(c.Descriptors)))
@@ -186,6 +188,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	all.Wait()
 	d.behind.Wait()
+	d.host.Homes.Sweeper.Finish(ctx) // the mounts may have dropped shares when they ended
 	d.host.Watch.Close()
 	errs = append(errs, d.blobs.Close())
 	d.memory.Close()

@@ -43,7 +43,7 @@ func (a *activity) reclaim(ctx context.Context) {
 			return
 		}
 		if dropped = dropped || len(r.Dropped) > 0; dropped {
-			_, removeErr := homes.RemoveShares(false)
+			removeErr := homes.DropShares()
 			dropped, err = removeErr != nil, errors.Join(err, removeErr)
 		}
 		switch {

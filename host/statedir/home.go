@@ -64,6 +64,8 @@ type Homes struct {
 	// State is the path of the state directory.
 	State string
 	Log   *zap.Logger
+	// Sweeper removes the files of shares in the background. If it is nil, they are removed at once.
+	Sweeper *Sweeper
 }
 
 // Home is the home of a mount or session, whose lock this process holds.

@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -202,18 +203,36 @@ func (h Homes) shareUsers() (map[string][]string, error) {
 // RemoveShares removes the shares that no home uses, and returns them. If dry is true, it only returns them. It skips a
 // share that another process has locked. If some home cannot be read, it returns an error and removes no share.
 func (h Homes) RemoveShares(dry bool) (unused []Share, err error) {
-	shares, leftovers, err := h.shareDirs()
+	unused, err = h.putAsideShares(dry)
+	if !dry {
+		err = errors.Join(err, removeDropped(context.Background(), h))
+	}
+	return unused, err
+}
+
+// DropShares does the same as RemoveShares, but if h has a Sweeper, it does not wait until the files are removed.
+func (h Homes) DropShares() error {
+	if h.Sweeper == nil {
+		_, err := h.RemoveShares(false)
+		return err
+	}
+	_, err := h.putAsideShares(false)
+	select {
+	case h.Sweeper.wake <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+// putAsideShares returns the shares that no home uses, and renames them, so that removeDropped finds them, unless dry
+// is true.
+func (h Homes) putAsideShares(dry bool) (unused []Share, err error) {
+	shares, _, err := h.shareDirs()
 	if err != nil {
 		return nil, err
 	}
-	if !dry {
-		for _, dir := range leftovers {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}
 	// Shares in use are not locked, because a lock on one keeps another process from removing it after its last user.
-	shares, usersErr := h.withoutUsers(shares)
-	err = errors.Join(err, usersErr)
+	shares, err = h.withoutUsers(shares)
 	var locks []*os.File
 	shares = slices.DeleteFunc(shares, func(s Share) bool {
 		f, lockErr := lockDir(s.Dir, unix.LOCK_EX|unix.LOCK_NB)
@@ -227,18 +246,12 @@ func (h Homes) RemoveShares(dry bool) (unused []Share, err error) {
 	if len(shares) == 0 {
 		return nil, err
 	}
-	unused, gone, moveErr := h.putAsideUnused(shares, dry)
-	err = errors.Join(err, moveErr)
+	unused, moveErr := h.putAsideUnused(shares, dry)
 	// Removing the files can take long. Forks of other sessions do not wait for it.
 	for _, f := range locks {
 		disk.Unlock(f)
 	}
-	for _, dir := range gone {
-		if rmErr := os.RemoveAll(dir); rmErr != nil {
-			err = errors.Join(err, fmt.Errorf("remove share: %w", rmErr))
-		}
-	}
-	return unused, err
+	return unused, errors.Join(err, moveErr)
 }
 
 // withoutUsers returns those of the shares that no home uses.
@@ -263,16 +276,16 @@ func (h Homes) unused(shares []Share) ([]Share, error) {
 	return slices.DeleteFunc(shares, func(s Share) bool { return len(users[s.ID]) > 0 }), nil
 }
 
-// putAsideUnused returns those of the shares that no home uses, and renames them, unless dry is true. gone are the new
-// paths. The caller has locked the shares.
-func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, gone []string, err error) {
+// putAsideUnused returns those of the shares that no home uses, and renames them, unless dry is true. The caller has
+// locked the shares.
+func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, err error) {
 	release, err := h.lockAll()
 	if err != nil {
-		return nil, nil, fmt.Errorf("remove shares: %w", err)
+		return nil, fmt.Errorf("remove shares: %w", err)
 	}
 	defer release()
 	if shares, err = h.unused(shares); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, s := range shares {
 		to := filepath.Join(SharesDir(h.State), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+s.ID)
@@ -281,17 +294,16 @@ func (h Homes) putAsideUnused(shares []Share, dry bool) (unused []Share, gone []
 				err = errors.Join(err, fmt.Errorf("remove share: %w", moveErr))
 				continue
 			}
-			gone = append(gone, to)
 		}
 		unused = append(unused, s)
 	}
-	return unused, gone, err
+	return unused, err
 }
 
-// removeUnusedShares removes the shares that no home uses, after a home was removed. It only logs errors, because the
+// removeUnusedShares drops the shares that no home uses, after a home was removed. It only logs errors, because the
 // next call tries again.
 func (h Homes) removeUnusedShares() {
-	if _, err := h.RemoveShares(false); err != nil {
+	if err := h.DropShares(); err != nil {
 		h.Log.Warn("remove unused shares", zap.Error(err))
 	}
 }

@@ -1,6 +1,7 @@
 package statedir_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/host/statedir/statedirtest"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
@@ -241,6 +243,48 @@ func TestRemoveLeftoverShares(t *testing.T) {
 	if err := h.RemoveLeftovers(); err != nil || left(t, h) != "" {
 		t.Errorf("remove leftovers: got %v, and %q is left", err, left(t, h))
 	}
+}
+
+// A daemon removes the files of unused shares in the background. If it ends before, another process removes them.
+func TestDroppedSharesAreSwept(t *testing.T) {
+	h := statedirtest.New(t)
+	h.Sweeper = statedir.NewSweeper(h.State, h.Log)
+	drop := func() {
+		t.Helper()
+		id, release := share(t, h)
+		release()
+		dir := filepath.Join(statedir.SharesDir(h.State), id, "contents", "0")
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
+		}
+		if err = errors.Join(err, h.DropShares()); err != nil {
+			t.Fatal(err)
+		}
+		if got := left(t, h); !strings.HasPrefix(got, statedir.RemovedPrefix) || !strings.HasSuffix(got, id) {
+			t.Errorf("shares after one was dropped: got %q, want only %s, renamed", got, id)
+		}
+	}
+	drop()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if h.Sweeper.Finish(ended); left(t, h) == "" {
+		t.Error("files of shares were removed although there was no time for that")
+	}
+	if _, err := h.RemoveShares(false); err != nil || left(t, h) != "" { // as cache gc does
+		t.Errorf("remove shares after a process was killed: got %v, and %q is left", err, left(t, h))
+	}
+	drop()
+	if h.Sweeper.Finish(t.Context()); left(t, h) != "" {
+		t.Errorf("shares after the end of a daemon: got %q", left(t, h))
+	}
+	drop()
+	ctx, end := context.WithCancel(t.Context())
+	swept := make(chan struct{})
+	go func() { h.Sweeper.Run(ctx); close(swept) }()
+	await.Until(t, "the files of the share are removed", func() bool { return left(t, h) == "" })
+	end()
+	await.Receive(t, swept)
 }
 
 // While homes move to the trash and back, and others get shares, no share is removed that a home uses.

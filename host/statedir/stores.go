@@ -145,7 +145,7 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 // NeededStores returns the names of the stores that the mounts and sessions of a state directory need, also those in
 // the trash. If it returns an error, the list of names may be incomplete, so the caller must remove no store.
 func NeededStores(state string) (map[string]bool, error) {
-	h := Homes{state, zap.NewNop()}
+	h := Homes{State: state, Log: zap.NewNop()}
 	needed := map[string]bool{}
 	// Meanwhile sessions may be moved to the trash and back, so it is read before the homes and after them.
 	if err := h.addStoresOfTrash(needed); err != nil {
