@@ -395,7 +395,7 @@ func TestSharesOnAnotherFileSystem(t *testing.T) {
 	}
 }
 
-// Sole reads the lists of other homes again only after a home was added or removed.
+// Sole remembers which home uses a share, and notices when that home ceases to use it, or is gone.
 func TestSoleRemembersOtherUsers(t *testing.T) {
 	h := statedirtest.New(t)
 	for _, name := range []string{"parent", "fork", "other"} {
@@ -421,12 +421,24 @@ func TestSoleRemembersOtherUsers(t *testing.T) {
 	want("the fork uses one, and a process holds the other")
 	free()
 	want("the fork uses one", two)
+	list(t, filepath.Join(h.Dir(), "other"), one)
 	list(t, fork)
-	want("the fork uses none, but no home has gone", two)
-	if err := os.RemoveAll(filepath.Join(h.Dir(), "other")); err != nil {
+	want("another home uses one instead of the fork", two)
+	if _, err := h.Discard("other", true); err != nil {
 		t.Fatal(err)
 	}
-	want("a home has gone", one, two)
+	want("that home is in the trash", two)
+	h.EmptyTrash(time.Now().Add(2 * trash.Keep))
+	want("that home is gone", one, two)
+	list(t, fork, one, two)
+	want("the fork uses both")
+	// Nothing else is read as long as the fork uses both.
+	if err := os.WriteFile(filepath.Join(parent, "overlay", "shares"), []byte("damaged\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want("the fork uses both, and another list cannot be read")
 	list(t, fork, two)
-	want("the fork uses the other", one)
+	if _, _, err := sole([]string{one, two}); err == nil {
+		t.Error("the fork uses one no longer, and another list cannot be read: got no error")
+	}
 }

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,22 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/overlay"
 )
 
-// usersTime is the time for which Sole remembers that a share has other users, if no home is added or removed.
-const usersTime = time.Hour
-
 // Sole returns a function that finds the shares that only the home at dir uses, for overlay.Reclaim. A home in the
 // trash is a user, too. A share is skipped if another process is about to add it to the list of a home.
 //
-// The function remembers which shares have other users until a home is added or removed, so that many homes with the
-// same shares do not read the lists of all homes again and again. Its calls run one after the other.
+// The function remembers one other user of each share, and first looks whether that one still uses the share, so that
+// many homes with the same shares do not read the lists of all homes again and again. Its calls run one after the
+// other.
 func (h Homes) Sole(dir string) overlay.Sole {
-	var shared map[string]bool // shares with other users
-	var since time.Time
-	var before [2]int64
+	other := map[string]string{} // path of the home of another user of a share
 	return func(ids []string) (sole []string, release func(), err error) {
-		if now := h.changed(); shared == nil || now != before || time.Since(since) > usersTime {
-			shared, since, before = map[string]bool{}, time.Now(), now
-		}
 		var locks []*os.File
 		release = func() {
 			for _, f := range locks {
@@ -39,9 +32,10 @@ func (h Homes) Sole(dir string) overlay.Sole {
 		}
 		var locked []string
 		for _, id := range ids {
-			if shared[id] {
+			if user := other[id]; user != "" && lists(user, id) {
 				continue
 			}
+			delete(other, id)
 			f, err := lockDir(filepath.Join(SharesDir(h.State), id), unix.LOCK_EX|unix.LOCK_NB)
 			switch {
 			case err == nil:
@@ -60,24 +54,22 @@ func (h Homes) Sole(dir string) overlay.Sole {
 			return nil, nil, err
 		}
 		for _, id := range locked {
-			if slices.Equal(users[id], []string{dir}) {
+			others := slices.DeleteFunc(slices.Clone(users[id]), func(user string) bool { return user == dir })
+			switch {
+			case len(others) > 0: // a random one, so that not all homes remember the same one
+				other[id] = others[rand.N(len(others))]
+			case len(users[id]) > 0:
 				sole = append(sole, id)
-			} else {
-				shared[id] = true
 			}
 		}
 		return sole, release, nil
 	}
 }
 
-// changed returns the times at which a home was last added to, or removed from, the homes and the trash.
-func (h Homes) changed() (at [2]int64) {
-	for i, dir := range []string{h.Dir(), h.trashDir()} {
-		if info, err := os.Stat(dir); err == nil {
-			at[i] = info.ModTime().UnixNano()
-		}
-	}
-	return at
+// lists reports whether the home at dir lists a share. The home may have been moved or removed.
+func lists(dir, share string) bool {
+	ids, err := overlay.ListedShares(filepath.Join(dir, "overlay"))
+	return err == nil && slices.Contains(ids, share)
 }
 
 // lockedUsers returns the users of all shares, as shareUsers does.
