@@ -21,6 +21,7 @@ func TestRecordIsReadAsItWasWritten(t *testing.T) {
 	}
 	want := statedirtest.Record()
 	want.Made = []string{"/srv", "/srv/app"}
+	want.Checkpoint.Branch, want.Checkpoint.Head = "refs/heads/next", strings.Repeat("6", 40)
 	if err := want.Save(home); err != nil {
 		t.Fatal(err)
 	}
