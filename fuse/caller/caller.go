@@ -60,12 +60,22 @@ func Truncates(tid uint32) bool {
 	return ok && c.Stack >= 1<<32 && (c.Number == unix.SYS_TRUNCATE || c.Number == unix.SYS_FTRUNCATE)
 }
 
-// blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read. A
-// thread that has just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to
-// about 50 ms.
-func blockedIn(thread proc.Process) (sysCall, bool) {
-	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
-		c, running, ok := thread.SystemCall()
+// A thread that has sent a request sleeps until the reply arrives. On a busy host, it may be some time before the
+// thread runs again and falls asleep. Until then /proc shows it as running.
+const (
+	sleepTime = time.Second           // maximum time for which awaitCall waits until a thread sleeps
+	sleepPoll = 10 * time.Millisecond // longest pause between two reads of its state
+)
+
+// blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read.
+func blockedIn(thread proc.Process) (sysCall, bool) { return awaitCall(thread.SystemCall) }
+
+// awaitCall calls read until the thread does not run any more, but not longer than sleepTime, and returns its system
+// call.
+func awaitCall(read func() (c proc.SystemCall, running, ok bool)) (sysCall, bool) {
+	pause := 20 * time.Microsecond
+	for end := time.Now().Add(sleepTime); time.Now().Before(end); pause = min(2*pause, sleepPoll) {
+		c, running, ok := read()
 		if !running {
 			return sysCall(c), ok
 		}

@@ -4,9 +4,36 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
+
+// TestThreadThatDoesNotSleepYet checks that the system call of a thread is found if the thread still runs for a while
+// after its request, as on a busy host.
+func TestThreadThatDoesNotSleepYet(t *testing.T) {
+	for _, c := range []struct {
+		runs time.Duration
+		want bool
+	}{{0, true}, {500 * time.Millisecond, true}, {time.Hour, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			call, ok := awaitCall(func() (proc.SystemCall, bool, bool) {
+				running := time.Since(start) < c.runs
+				return proc.SystemCall{Number: unix.SYS_OPENAT}, running, !running
+			})
+			if ok != c.want || ok && call.Number != unix.SYS_OPENAT {
+				t.Errorf("system call of a thread that runs for %v: got %+v, %v, want %v", c.runs, call, ok, c.want)
+			}
+			if took := time.Since(start); took > min(c.runs, sleepTime)+sleepPoll {
+				t.Errorf("a thread that runs for %v was waited for during %v", c.runs, took)
+			}
+		})
+	}
+}
 
 func TestThreadsThatNeedASize(t *testing.T) {
 	if me := NeedsSize(uint32(os.Getpid()), 0o644); !me {
