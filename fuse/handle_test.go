@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -58,7 +59,7 @@ func TestFileHandles(t *testing.T) {
 	// The kernel sends a LOOKUP only if it has forgotten the node.
 	asked := func(name string) (f *os.File, err error) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(await.Patience); ; time.Sleep(10 * time.Millisecond) {
 			check(os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0))
 			requests := m.requests(func() { f, err = open(name) })
 			if requests["LOOKUP"] > 0 {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -80,11 +81,17 @@ func edit(t testing.TB, files map[string]worktreetest.File) *mounted {
 	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), o)
 }
 
-// end unmounts, by force if necessary, so that a failing test leaves no hanging mount.
+// end unmounts, by force if necessary, so that a failing test leaves no hanging mount. On a busy machine, threads that
+// no longer work for the test, such as the helper of a search, may have files of the mount open for some time, and the
+// mount namespaces of other processes may contain it.
 func (m *mounted) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
-	if err := m.Unmount(ctx); err != nil {
+	err := m.Unmount(ctx)
+	for (errors.Is(err, ErrBusy) || errors.Is(err, ErrElsewhere)) && ctx.Err() == nil {
+		err = m.Unmount(ctx)
+	}
+	if err != nil {
 		m.Errorf("unmount: %v", err)
 		if err := m.Detach(); err != nil {
 			m.Error(err)

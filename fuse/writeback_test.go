@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -25,7 +26,7 @@ import (
 // path.
 func (m *mounted) frozen() map[string]string {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
 	defer cancel()
 	if err := m.WriteBack(ctx); err != nil {
 		m.Fatal(err)
@@ -278,7 +279,10 @@ func TestFreezeBetweenWrites(t *testing.T) {
 		})
 	}
 	seen := 0
-	for begin := time.Now(); time.Since(begin) < 2*time.Second && !t.Failed(); {
+	for begin := time.Now(); !t.Failed(); {
+		if took := time.Since(begin); took > await.Patience || took > 2*time.Second && seen > 0 {
+			break
+		}
 		got := m.frozen()
 		for i := range pairs {
 			a, b := got[fmt.Sprintf("pair%d-0", i)], got[fmt.Sprintf("pair%d-1", i)]
