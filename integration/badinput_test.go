@@ -208,11 +208,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	if err := errors.Join(os.Mkdir(own, 0o755), os.Chown(own, nobody, nobody)); err != nil {
 		t.Fatal(err)
 	}
-	as := func(state string, args ...string) result {
-		ids := fmt.Sprint(nobody)
-		return w.run(state, "setpriv",
-			append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", binary}, args...)...)
-	}
+	as := func(state string, args ...string) result { return w.asNobody(own, state, binary, args...) }
 	state := filepath.Join(own, "state")
 	// A directory that the user may not write to.
 	w.refusal(as(filepath.Join(w.root, "denied"), "mount", url, filepath.Join(own, "m")), control.ExitFailed,

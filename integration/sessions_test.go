@@ -438,9 +438,15 @@ func (w *world) user() user {
 }
 
 func (u user) as(name string, args ...string) result {
+	return u.w.asNobody(u.home, u.state, name, args...)
+}
+
+// asNobody runs a program as the unprivileged user ID 65534, with home as the home directory. In the home directory of
+// the tests there may be directories of other programs that the user may not enter.
+func (w *world) asNobody(home, state, name string, args ...string) result {
 	ids := fmt.Sprint(nobody)
-	return u.w.run(u.state, "setpriv",
-		append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", name}, args...)...)
+	return w.run(state, "setpriv", append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all",
+		"env", "HOME=" + home, name}, args...)...)
 }
 
 func (u user) afs(args ...string) result { return u.as(binary, args...) }

@@ -112,6 +112,8 @@ func start(t testing.TB) *Browser {
 		"--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+dir, "about:blank")
 	cmd.ExtraFiles = []*os.File{commands, answers} // these become the descriptors 3 and 4 of the browser
 	cmd.Stderr = log
+	// the browser also writes to ~/.config, which it makes unreadable for other users of the same home directory
+	cmd.Env = append(os.Environ(), "HOME="+dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
