@@ -121,10 +121,10 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 			"for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
 	}()
 	kills := 0
-	patience := time.Now().Add(takeoverTime / 2) // after this time, no more workers are killed
+	last := time.Now().Add(10 * time.Second) // after this time, no more workers are killed
 	for over := false; !over; {
 		pause := rand.N(20 * time.Millisecond)
-		if time.Now().After(patience) {
+		if time.Now().After(last) {
 			pause = takeoverTime
 		}
 		select {
@@ -213,7 +213,7 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	k.await()
 	start := time.Now()
 	k.sh(dir, "stat . >/dev/null")
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 20*time.Second { // the program starts slowly on a busy machine
 		t.Errorf("listing the root took %v", took)
 	}
 	if err := server.Up(); err != nil {

@@ -35,7 +35,7 @@ import (
 
 const (
 	workerState  = "ARTIFACTFS_TEST_STATE" // environment variable that makes the test program run as a daemon
-	takeoverTime = 20 * time.Second
+	takeoverTime = 2 * time.Minute         // longest wait for another process; generous, machines are busy
 )
 
 func TestMain(m *testing.M) {
@@ -350,7 +350,7 @@ func (k *testKeeper) sh(dir, script string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-euc", "cd \"$0\"; "+script, dir)
 	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy the output
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
 		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 	out, err := cmd.CombinedOutput()
