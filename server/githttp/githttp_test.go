@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -287,6 +288,12 @@ func TestBusyServer(t *testing.T) {
 		t.Errorf("busy server: got %d, Retry-After %q, %q", status, h.Get("Retry-After"), text)
 	}
 	place.Release()
+	status, _, text = w.get("GET", "/git/ns/r.git/info/refs?service="+receivePack, "Bearer "+token, nil)
+	if status != http.StatusOK {
+		t.Errorf("server that is not busy any more: got %d, %q", status, text)
+	}
+	// The place of a request may become free only after its answer, so a push must wait a little for the next place.
+	w.git.slots = places.New(places.Options{Most: 1, Waiting: 1, Patience: await.Patience})
 	w.do(w.work("sha1"), "push", "-q", url, "main")
 }
 
