@@ -36,6 +36,17 @@ func (w *world) open(relay string) *transport.Remote {
 	return r
 }
 
+// direct returns the git server without a relay.
+func (w *world) direct() *transport.Remote {
+	w.t.Helper()
+	r, err := transport.Open(w.server.URL(repoName), transport.Options{Env: transport.Environment(gittest.Env())})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { r.Close() })
+	return r
+}
+
 // read does what a mount does: capabilities, refs, the commit with its trees, sizes and contents. It returns the length
 // of the contents.
 func (w *world) read(r *transport.Remote) (int, error) {
@@ -169,8 +180,9 @@ func TestClientFallsThrough(t *testing.T) {
 			if _, err := w.read(r); err != nil {
 				t.Fatal(err)
 			}
-			// A first failure of each kind costs the time via.Silence. Without pauses, each of the seven requests would.
-			if took := time.Since(start); took > 4*time.Second {
+			// A relay that becomes mute for a minute is left after the time via.Silence. The git server needs most of the limit
+			// on a busy machine. TestFailingRelayIsAskedRarely counts requests.
+			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("reading took %s", took)
 			}
 		})
@@ -178,7 +190,7 @@ func TestClientFallsThrough(t *testing.T) {
 }
 
 // A relay that hangs costs a request 0.3 s, as the documents promise, before an answer and in the middle of one. A busy
-// machine may delay single requests, so the fastest of several counts.
+// machine may delay single requests, so the fastest of several counts, as compared with the fastest without a relay.
 func TestSilenceIsShort(t *testing.T) {
 	const least, most = 300 * time.Millisecond, 500 * time.Millisecond
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // as a stopped process: the kernel accepts connections
@@ -193,26 +205,36 @@ func TestSilenceIsShort(t *testing.T) {
 	for name, at := range map[string]string{"before an answer": "http://" + silent.Addr().String(),
 		"in an answer": mute.URL} {
 		t.Run(name, func(t *testing.T) {
-			fastest := time.Hour
-			for n := 0; n < 20 && fastest > most; n++ {
+			fastest, direct := time.Hour, time.Duration(0)
+			for n := 0; n < 20 && fastest > most+direct; n++ {
 				r := w.open(at) // does not know that the relay fails
-				start := time.Now()
-				resp, err := r.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{w.commit}, Depth: 1})
-				if err != nil {
-					t.Fatal(err)
+				fastest = min(fastest, fetchTime(t, r, w.commit))
+				if took := fetchTime(t, w.direct(), w.commit); n == 0 || took < direct {
+					direct = took
 				}
-				io.Copy(io.Discard, resp.Pack) // ends with an error if the relay hangs in the pack; the reader of a pack asks again
-				resp.Pack.Close()
-				fastest = min(fastest, time.Since(start))
 				if u := r.Stats().Relay; u.FallThroughs == 0 || !strings.Contains(u.LastFailure, via.Silence.String()) {
 					t.Errorf("usage of a relay that hangs: got %+v", *u)
 				}
 			}
-			if fastest < least || fastest > most {
-				t.Errorf("request through a relay that hangs: took %s, want %s to %s", fastest, least, most)
+			if fastest < least || fastest > most+direct {
+				t.Errorf("request through a relay that hangs: took %s, want %s to %s and %s, the time without a relay", fastest,
+					least, most, direct)
 			}
 		})
 	}
+}
+
+// fetchTime returns the duration of a fetch of a commit.
+func fetchTime(t *testing.T, r *transport.Remote, commit object.ID) time.Duration {
+	t.Helper()
+	start := time.Now()
+	resp, err := r.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, resp.Pack) // ends with an error if the relay hangs in the pack; the reader of a pack asks again
+	resp.Pack.Close()
+	return time.Since(start)
 }
 
 // If the git server fails after the relay has, the client reports the failure of the git server.
@@ -304,12 +326,18 @@ func TestFailingRelayIsAskedRarely(t *testing.T) {
 	}))
 	defer s.Close()
 	r := w.open(s.URL)
+	start := time.Now()
 	for range 20 {
 		if _, err := r.Refs(t.Context(), []string{"HEAD"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := asked.Load(); n > 2 {
-		t.Errorf("a relay that fails got %d of 20 requests, want 1", n)
+	took := time.Since(start)
+	most := int32(2)
+	for pause, end := 2*time.Second, 3*time.Second; end < took; pause, end = 2*pause, end+2*pause {
+		most++ // the pauses of one second, two seconds and so on are over
+	}
+	if n := asked.Load(); n > most {
+		t.Errorf("a relay that fails got %d of 20 requests in %s, want at most %d", n, took, most)
 	}
 }

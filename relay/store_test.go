@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"io/fs"
 	"net/http"
 	"os"
@@ -27,7 +28,7 @@ func (w *world) second() {
 }
 
 // cloned makes a lazy clone through the relay and compares it, within a time that leaves no room for waiting for a
-// broken store.
+// broken store. The first clone of a world shows how long a clone takes on this machine.
 func (w *world) cloned() {
 	w.t.Helper()
 	start := time.Now()
@@ -35,8 +36,10 @@ func (w *world) cloned() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if took := time.Since(start); took > 15*time.Second {
-		w.t.Errorf("clone took %s", took)
+	took := time.Since(start)
+	w.first = cmp.Or(w.first, took)
+	if took > 15*time.Second+3*w.first {
+		w.t.Errorf("clone took %s, the first one %s", took, w.first)
 	}
 	w.compare(dir, w.commit)
 }

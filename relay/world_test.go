@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -26,6 +27,7 @@ type world struct {
 	relay  *Relay
 	stop   func()
 	o      Options
+	first  time.Duration // duration of the first clone that cloned has made
 }
 
 const repoName = "app.git"
