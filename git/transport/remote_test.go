@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/git/object"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // forEachCarrier runs a test with every transport to the same directory of repositories.
@@ -271,7 +272,7 @@ func TestCloseEndsExchanges(t *testing.T) {
 		defer res.Pack.Close()
 		begun := time.Now()
 		r.Close()
-		if d := time.Since(begun); d > 5*time.Second {
+		if d := time.Since(begun); d > await.Patience {
 			t.Errorf("Close took %v", d)
 		}
 		if _, err := io.Copy(io.Discard, res.Pack); err != nil && !errors.Is(err, errClosed) {

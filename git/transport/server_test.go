@@ -230,7 +230,7 @@ func startServer(t testing.TB, port string, cmd *exec.Cmd) (stop func()) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy the output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // store is a descriptor store that a test runs.
@@ -70,7 +72,7 @@ func (st *store) daemon(p *process) Daemon { return Daemon{Name: "/state", Life:
 
 func (st *store) connect(p *process) (*Client, map[string]int) {
 	st.Helper()
-	ctx, cancel := context.WithTimeout(st.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(st.Context(), await.Patience)
 	defer cancel()
 	c, kept, err := Connect(ctx, st.socket, st.daemon(p), func() {})
 	if err != nil {
@@ -89,7 +91,7 @@ func (st *store) keep(c *Client, name, text string) {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	f.WriteString(text)
-	if err := errors.Join(c.Store(name, fd), c.Barrier(5*time.Second)); err != nil {
+	if err := errors.Join(c.Store(name, fd), c.Barrier(await.Patience)); err != nil {
 		st.Fatal(err)
 	}
 }
@@ -206,7 +208,7 @@ func TestStoreAgain(t *testing.T) {
 	st.want(kept)
 	<-c.Lost()
 	st.keep(again, "new", "y")
-	if err := errors.Join(again.Complete(), again.Barrier(5*time.Second)); err != nil {
+	if err := errors.Join(again.Complete(), again.Barrier(await.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Listen(socket, zap.NewNop()); !errors.Is(err, ErrInUse) {
@@ -319,7 +321,7 @@ func TestBarrierFailsWithoutStore(t *testing.T) {
 		}
 		c := &Client{conn: conn}
 		time.AfterFunc(5*time.Millisecond, func() { server.Close() })
-		if err := c.Barrier(5 * time.Second); err == nil {
+		if err := c.Barrier(await.Patience); err == nil {
 			t.Error("a barrier was confirmed by a store that has ended")
 		}
 		c.Close()

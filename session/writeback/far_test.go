@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"go.uber.org/zap/zaptest"
 
@@ -147,7 +146,7 @@ func (p *place) queue(to *testRemote, o QueueOptions) *Queue {
 // syncAll calls Queue.Sync with a long timeout.
 func syncAll(t testing.TB, q *Queue) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Patience)
 	defer cancel()
 	return q.Sync(ctx, nil)
 }

@@ -50,9 +50,16 @@ func TestListWaitsForLooking(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		start := time.Now()
-		if got := list(); got != 0 || time.Since(start) >= statedir.ListTime {
-			t.Errorf("%s while it is mounted: got %d sessions after %v, want 0 at once", name, got, time.Since(start))
+		took := statedir.ListTime
+		for try := 0; try < 5 && took >= statedir.ListTime; try++ { // a busy machine may delay one of them
+			start := time.Now()
+			if got := list(); got != 0 {
+				t.Errorf("%s while it is mounted: got %d sessions, want 0", name, got)
+			}
+			took = time.Since(start)
+		}
+		if took >= statedir.ListTime {
+			t.Errorf("%s while it is mounted: took %v, want no wait", name, took)
 		}
 		m.Release()
 	}

@@ -8,7 +8,7 @@ import (
 
 // Patience is the maximum duration of a wait. It is long, because machines that run tests are busy. A wait in a passing
 // test is much shorter.
-const Patience = 30 * time.Second
+const Patience = time.Minute
 
 // poll is the interval at which a condition is checked.
 const poll = time.Millisecond
