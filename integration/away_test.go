@@ -80,17 +80,17 @@ func TestReadsWaitForRemote(t *testing.T) {
 					}
 				})
 			}
-			began := time.Now()
+			began := now()
 			m.await("status says degraded",
 				func(st control.MountStatus) bool { return st.State == control.StateDegraded && st.Error != "" })
-			if took := time.Since(began); took > noticed {
+			if took := began.elapsed(); took > noticed {
 				t.Errorf("status said degraded after %v, want at most %v", took, noticed)
 			}
 			interrupted := exec.Command("cat", m.path("d00/f"))
 			if err := interrupted.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Until(began.Add(outage))) // only an outage that lasts shows that readers wait for its end
+			time.Sleep(time.Until(began.at.Add(outage))) // only an outage that lasts shows that readers wait for its end
 			interrupted.Process.Signal(syscall.SIGINT)
 			if err := within(patience, interrupted.Wait); err == nil {
 				t.Error("an interrupted reader succeeded while the remote was unreachable")
@@ -100,9 +100,9 @@ func TestReadsWaitForRemote(t *testing.T) {
 			mu.Unlock()
 			s.Log().Reset()
 			end()
-			back := time.Now()
+			back := now()
 			readers.Wait()
-			if took := time.Since(back); took > outage {
+			if took := back.elapsed(); took > outage {
 				t.Errorf("readers continued %v after the remote was back", took)
 			} else {
 				t.Logf("readers went on within %v", took)
@@ -132,10 +132,10 @@ func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
 			m := w.bare(s.URL("r.git"), "--wait", "git", "--timeout", timeout.String())
 			end := sync.OnceFunc(begin(s))
 			defer end()
-			start := time.Now()
+			start := now()
 			_, err := os.ReadFile(m.path("d00/f"))
-			if took := time.Since(start); !errors.Is(err, syscall.EIO) || took < timeout-100*time.Millisecond ||
-				took > 3*timeout {
+			if took := time.Since(start.at); !errors.Is(err, syscall.EIO) || took < timeout-100*time.Millisecond ||
+				start.elapsed() > 3*timeout {
 				t.Errorf("read: got %v after %v, want EIO after %v", err, took, timeout)
 			}
 			m.await("status says degraded", func(st control.MountStatus) bool { return st.State == control.StateDegraded })

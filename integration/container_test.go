@@ -130,7 +130,7 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 		}
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		check(fmt.Sprintf("killed %d", i), true)
-		for end := time.Now().Add(20 * time.Second); len(mountsBelow(dir)) < 4 && time.Now().Before(end); {
+		for end := time.Now().Add(patience); len(mountsBelow(dir)) < 4 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(50 * time.Millisecond) // in which another thread could mount the place once more

@@ -54,7 +54,7 @@ func (j *job) run(step string, env ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env, cmd.WaitDelay = append(append([]string{}, j.env...), env...), time.Second
+	cmd.Env, cmd.WaitDelay = append(append([]string{}, j.env...), env...), 10*time.Second
 	if args[0] == "sh" { // what step.js does
 		for _, v := range env {
 			name, value, _ := strings.Cut(v, "=")

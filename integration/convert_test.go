@@ -66,7 +66,7 @@ func (x *filtered) git(dir string, args ...string) string {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
 	cmd.Env = append(gittest.Env(), append(x.env, "GIT_AUTHOR_DATE=1700000000 +0000",
 		"GIT_COMMITTER_DATE=1700000000 +0000")...)
-	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, time.Second
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, 10*time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		x.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)

@@ -307,9 +307,9 @@ func TestFaultDuringAcquisition(t *testing.T) {
 		parent := w.place("parent")
 		dir := filepath.Join(parent, "deep", "m")
 		url := withSecret(s.URL("r.git"))
-		start := time.Now()
+		start := now()
 		r := w.afs("mount", url, dir, "--timeout", shortWait.String(), "--history", "none", "--prefetch", "none")
-		w.Logf("after %v: %s", time.Since(start).Round(time.Millisecond), r)
+		w.Logf("after %v: %s", time.Since(start.at).Round(time.Millisecond), r)
 		if strings.Contains(r.stdout+r.stderr, password) {
 			w.Error("the password is shown")
 		}
@@ -323,7 +323,7 @@ func TestFaultDuringAcquisition(t *testing.T) {
 		default:
 			w.oneLineAndHint(r)
 			w.nothingLeft(parent)
-			if took := time.Since(start); took > 4*readWithin {
+			if took := start.elapsed(); took > 4*readWithin {
 				w.Errorf("mount took %v", took)
 			}
 		}
@@ -390,10 +390,10 @@ func (w *world) start(name string, args ...string) *waiting {
 // interrupt ends a process as Ctrl-C does. The process must end within shortWait.
 func (w *world) interrupt(p *waiting) {
 	w.Helper()
-	start := time.Now()
+	start := now()
 	p.Process.Signal(syscall.SIGINT)
 	p.Wait()
-	if took := time.Since(start); took > time.Second {
+	if took := start.elapsed(); took > shortWait {
 		w.Errorf("%s: ended %v after SIGINT", p.Args, took)
 	}
 	if status := p.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {

@@ -67,7 +67,7 @@ func (g *gitSide) step(n int, line string) (answer, error) {
 		"GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy the output
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -29,11 +29,12 @@ import (
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 const (
 	commandTime = 2 * time.Minute // longest run of one command; generous, machines are busy
-	patience    = time.Minute     // longest wait for a condition
+	patience    = 2 * time.Minute // longest wait for a condition
 )
 
 var (
@@ -212,15 +213,18 @@ func newWorld(t testing.TB) *world {
 
 // end unmounts everything and waits for the daemon's end. If it has to kill or unmount by force, the test fails.
 func (w *world) end() {
-	if r := w.afs("unmount", "--all"); r.code != 0 {
-		w.Errorf("unmount --all: %s", r)
+	unmounted := w.afs("unmount", "--all")
+	if unmounted.code != 0 {
+		w.Errorf("unmount --all: %s", unmounted)
 	}
 	deadline := time.Now().Add(patience)
 	for len(daemonsBelow(w.root)) > 0 && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	for _, pid := range daemonsBelow(w.root) {
-		w.Errorf("process %d did not exit", pid)
+		args, _ := proc.Of(pid).Args()
+		sockets, _ := filepath.Glob(filepath.Join(w.state, "run", "*"))
+		w.Errorf("process %d (%q) did not exit; files of the state directory: %q; %s", pid, args, sockets, unmounted)
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	for _, dir := range mountsBelow(w.root) {

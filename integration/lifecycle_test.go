@@ -215,14 +215,14 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 				if mounts := w.list(); len(mounts) != 1 {
 					t.Errorf("status during the mount: got %+v, want no mount", mounts)
 				}
-				start := time.Now()
+				start := now()
 				if how == "SIGINT" {
 					p.Process.Signal(syscall.SIGINT)
 				} else {
 					w.ok("unmount", "--all")
 				}
 				p.Wait()
-				if took := time.Since(start); took > 5*time.Second {
+				if took := start.elapsed(); took > 5*time.Second {
 					t.Errorf("mount ended %v after the signal", took)
 				}
 				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed ||

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -148,18 +149,26 @@ func TestRelayWithFailingS3(t *testing.T) {
 				begin()
 			}
 			var all sync.WaitGroup
+			var answers atomic.Int64
 			hosts := w.hosts(t, 3)
 			for _, h := range hosts {
 				all.Go(func() {
 					m := h.bare(s.URL("app.git"), "--via", r.url)
 					begin()
 					h.compareTrees(m.Dir, clone)
-					if got := m.status().Network.Relay; got == nil || got.Answers == 0 {
-						t.Errorf("status of a host: got %+v, want answers of the relay", got)
+					got := m.status().Network.Relay
+					if got == nil || got.Answers+got.FallThroughs == 0 {
+						t.Errorf("status of a host: got %+v, want requests to the relay", got)
+						return
 					}
+					answers.Add(int64(got.Answers))
 				})
 			}
 			all.Wait()
+			// On a busy machine, the relay may be silent for so long that a host leaves it.
+			if answers.Load() == 0 {
+				t.Error("the relay has answered no host")
+			}
 			if fault.shows != nil {
 				w.until("the relay shows the failure of S3", func() bool { return fault.shows(r) })
 			}
@@ -182,8 +191,9 @@ func TestRelayHangs(t *testing.T) {
 	defer r.cmd.Process.Signal(syscall.SIGCONT)
 	var reads sync.WaitGroup
 	reads.Go(func() { w.compareTrees(m.Dir, clone) })
-	m.await("status shows that the relay is not used for a while", func(s control.MountStatus) bool {
-		r := s.Network.Relay
+	// The pause may be as short as a second, so no process is started for a look.
+	m.await("status shows that the relay is not used for a while", func(st control.MountStatus) bool {
+		r := st.Network.Relay
 		return r != nil && r.Paused && r.LastFailure != ""
 	})
 	reads.Wait()

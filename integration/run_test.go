@@ -31,7 +31,7 @@ func (w *world) script(script string, args ...string) result {
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Dir, cmd.WaitDelay = w.root, time.Second
+	cmd.Dir, cmd.WaitDelay = w.root, 10*time.Second
 	cmd.Env = append(append(os.Environ(), "ARTIFACTFS_STATE="+w.state, "PATH="+base+":"+contrib+":"+os.Getenv("PATH"),
 		"TMPDIR="+w.root), w.env...)
 	var stdout, stderr bytes.Buffer

@@ -52,9 +52,9 @@ func TestServerAmongIdleAndSlowClients(t *testing.T) {
 		conn := open()
 		slow.Go(func() {
 			defer conn.Close()
-			start := time.Now()
+			start := now()
 			io.WriteString(conn, "GET /readyz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-			for time.Since(start) < patience {
+			for time.Since(start.at) < patience {
 				if _, err := conn.Write([]byte("a")); err != nil {
 					break
 				}
@@ -64,7 +64,7 @@ func TestServerAmongIdleAndSlowClients(t *testing.T) {
 					break
 				}
 			}
-			ended <- time.Since(start)
+			ended <- start.elapsed()
 		})
 	}
 	l := &serverTrial{w: w, c: c, failures: map[string]int{}}

@@ -163,7 +163,7 @@ func TestSessionRemoteFails(t *testing.T) {
 			w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo %d >>more", n, n, n))
 			p := m.checkpoint()
 			var st control.SessionStatus
-			for end := time.Now().Add(patience / 4); st.Error == "" || st.Pending == 0; time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(patience); st.Error == "" || st.Pending == 0; time.Sleep(10 * time.Millisecond) {
 				if st = m.status().Session; time.Now().After(end) {
 					t.Errorf("status does not report the failure: %+v", st)
 					break

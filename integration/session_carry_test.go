@@ -254,7 +254,7 @@ func TestSessionCarriesCommits(t *testing.T) {
 			} {
 				old = append(old, w.git(m.Dir, "rev-parse", "main"))
 				w.sh(m.Dir, script)
-				at := time.Now()
+				at := now()
 				want := w.refsIn(git)
 				since := time.Now()
 				w.until("the refs are on the session remote after "+script, func() bool {
@@ -276,7 +276,7 @@ func TestSessionCarriesCommits(t *testing.T) {
 					}
 					return true
 				})
-				took, within := time.Since(at), carriedWithin
+				took, within := at.elapsed(), carriedWithin
 				if took > within && c != nil {
 					within += 5 * c.reached()
 				}

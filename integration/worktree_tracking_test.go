@@ -66,9 +66,9 @@ func TestWorktreeTrackingThatStalls(t *testing.T) {
 	state := "export ARTIFACTFS_STATE=" + w.state + "; "
 	began := filepath.Join(w.root, "began")
 	w.sh(app, "git config remote.origin.uploadpack 'echo >>"+began+"; sleep 60; false'; "+state+binary+" worktree add ../gone")
-	start := time.Now()
+	start := now()
 	w.afs("unmount", filepath.Join(w.root, "gone"))
-	if took := time.Since(start); took > 2*time.Second {
+	if took := start.elapsed(); took > 5*time.Second {
 		t.Errorf("unmount during a fetch that stalls took %v", took)
 	}
 	w.sh(app, state+binary+" worktree add --session stalled ../tree")
@@ -81,9 +81,9 @@ func TestWorktreeTrackingThatStalls(t *testing.T) {
 	if got := w.sh(app, "git log -1 --format=%s tree"); got != "In the tree" {
 		t.Errorf("branch of the tree in the clone while a fetch stalls: got %q", got)
 	}
-	start = time.Now()
+	start = now()
 	w.afs("unmount", tree)
-	if took := time.Since(start); took > 2*time.Second {
+	if took := start.elapsed(); took > 5*time.Second {
 		t.Errorf("unmount during a fetch that stalls took %v", took)
 	}
 	// The session continues what the unmount has interrupted. It fails, and is repeated.
