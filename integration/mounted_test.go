@@ -53,8 +53,8 @@ func TestListStatusPrefetch(t *testing.T) {
 	for _, f := range files {
 		bytes += int64(len(f.Data))
 	}
-	if st = m.status(); st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Bytes != bytes ||
-		st.Queue != (control.QueueStatus{}) {
+	st = m.await("no request is in flight", func(st control.MountStatus) bool { return idle([]control.MountStatus{st}) })
+	if st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Bytes != bytes {
 		t.Errorf("status: got %+v, want %d bytes", st, bytes)
 	}
 	// While the remote is unreachable, prefetch of missing contents fails; it does not wait for ever.

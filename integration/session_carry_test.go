@@ -115,7 +115,14 @@ func (m mounted) checkpoint(args ...string) control.CheckpointReply {
 
 func (m mounted) sync() {
 	m.w.Helper()
-	m.w.ok("sync", m.Dir, "--timeout", "60s")
+	m.w.ok("sync", m.Dir, "--timeout", "100s")
+}
+
+// pushed waits until nothing of the session is pending, and returns the status of the session. With a policy that makes
+// checkpoints, there may be another one after a sync.
+func (m mounted) pushed() control.SessionStatus {
+	m.w.Helper()
+	return m.await("nothing is pending", func(s control.MountStatus) bool { return s.Session.Pending == 0 }).Session
 }
 
 func (m mounted) checkpoints() []control.Checkpoint {

@@ -32,7 +32,7 @@ func TestSessionRemoteIsCreated(t *testing.T) {
 			}
 			w.sh(m.Dir, "echo new >new && git add new && git commit -qm new")
 			m.checkpoint("--sync")
-			if st := m.status().Session; st.Mode != "thin" || st.Pending != 0 {
+			if st := m.pushed(); st.Mode != "thin" {
 				t.Errorf("status: got %+v", st)
 			}
 			before := w.look(m.Dir)
