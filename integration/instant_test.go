@@ -1,11 +1,11 @@
 package integration
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // instant is a start time that measures elapsed time without the time in which the machine was overloaded, because on
@@ -15,26 +15,13 @@ type instant struct {
 	stalled time.Duration // in which something waited for a processor, memory or a disk
 }
 
-func now() instant { return instant{time.Now(), stalledTime()} }
+func now() instant { return instant{time.Now(), await.StalledTime()} }
 
 // elapsed returns the time since the instant, without the time in which the machine was overloaded.
 func (i instant) elapsed() time.Duration { return max(0, time.Since(i.at)-i.overload()) }
 
 // overload returns the part of the time since the instant in which the machine was overloaded.
-func (i instant) overload() time.Duration { return stalledTime() - i.stalled }
-
-// stalledTime returns the sum of the stall times in /proc/pressure (Documentation/accounting/psi.rst); 0 if the kernel
-// has none.
-func stalledTime() (sum time.Duration) {
-	for _, what := range []string{"cpu", "memory", "io"} {
-		text, _ := os.ReadFile("/proc/pressure/" + what)
-		_, total, _ := bytes.Cut(text, []byte("total=")) // the total of "some", the first line
-		var us int64
-		fmt.Sscan(string(total), &us)
-		sum += time.Duration(us) * time.Microsecond
-	}
-	return sum
-}
+func (i instant) overload() time.Duration { return await.StalledTime() - i.stalled }
 
 // The time in which the machine is overloaded does not count as elapsed.
 func TestInstant(t *testing.T) {

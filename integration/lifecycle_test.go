@@ -144,9 +144,7 @@ func (w *world) endedWell(p *waiting, dir string) {
 		w.Errorf("wait for the command: %v\n%s", err, &p.out)
 	}
 	w.nothingLeft(dir)
-	if pids := daemonsBelow(w.root); len(pids) > 0 {
-		w.Errorf("processes of the daemon: %v, want none", pids)
-	}
+	w.until("no process of the daemon is left", func() bool { return len(daemonsBelow(w.root)) == 0 })
 }
 
 // A mount that the kernel already has, but whose command has not printed its result yet, ends like any other.
@@ -300,7 +298,10 @@ func TestUmountByHandIsNoticed(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), sample("by hand"))
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"))
 	w.umount(m.Dir)
-	w.until("the daemon notices the unmount", func() bool { return len(w.list()) == 0 })
+	w.until("the daemon notices the unmount", func() bool {
+		homes, err := os.ReadDir(filepath.Join(w.state, "mounts"))
+		return err == nil && len(homes) == 0 && len(w.list()) == 0 && !exists(m.Dir)
+	})
 	w.nothingLeft(m.Dir)
 }
 
