@@ -18,7 +18,7 @@ var sessionKills = envInt("AFS_SESSION_KILLS", 3)
 
 // policyInterval is the longest time that the default policy leaves changes without a checkpoint, and the delay of a
 // busy machine.
-const policyInterval = 10*time.Second + 10*time.Second
+const policyInterval = 10*time.Second + 30*time.Second
 
 // After a kill at any moment, the session can be resumed from the last checkpoint with a new, empty state directory.
 func TestSessionOutlivesEverything(t *testing.T) {
