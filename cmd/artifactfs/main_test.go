@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// patience is the longest wait for a process or an event. It is long, because machines that run tests are busy.
+const patience = 2 * time.Minute
+
 // result is the output and exit code of a run of the command.
 type result struct {
 	code           int
@@ -70,7 +73,7 @@ func newAfs(t *testing.T) *afs {
 }
 
 func (a *afs) command(args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	a.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = a.dir
@@ -279,8 +282,8 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(30 * time.Second):
-		t.Fatal("no event within 30 s")
+	case <-time.After(patience):
+		t.Fatalf("no event within %v", patience)
 	}
 	return v
 }

@@ -43,7 +43,7 @@ func foregroundRequest() control.MountRequest {
 // awaitMount waits until the daemon at socket reports a mount.
 func awaitMount(t *testing.T, socket string) *control.Client {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		c, err := control.Dial(t.Context(), socket)
 		if err != nil {
 			continue
@@ -52,7 +52,7 @@ func awaitMount(t *testing.T, socket string) *control.Client {
 			return c
 		}
 	}
-	t.Fatal("no mount after 30 s")
+	t.Fatalf("no mount after %v", patience)
 	return nil
 }
 
@@ -160,7 +160,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	a, _ := newServing(t, f)
 	w := startWorker(t, a, serving.DaemonFlags{Idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
-	for deadline := time.Now().Add(20 * time.Second); client == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); client == nil && time.Now().Before(deadline); {
 		client, _ = control.Dial(t.Context(), a.DaemonSocket())
 	}
 	if _, err := client.Mount(t.Context(), foregroundRequest(), nil); err != nil {
