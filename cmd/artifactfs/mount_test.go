@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -169,8 +170,17 @@ func steps(ctx context.Context, r control.MountRequest, progress func(control.Pr
 func TestProgressOnATerminalIsOneLineThatGoesAway(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon()
+	const step = " of 6.0 MiB ("
+	shown := make(chan struct{})
 	f.set(func() {
-		f.mount = steps
+		f.mount = func(ctx context.Context, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+			reply, err := steps(ctx, r, show)
+			select {
+			case <-shown:
+			case <-time.After(patience):
+			}
+			return reply, err
+		}
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 	terminal, slave := pty(t)
@@ -182,14 +192,20 @@ func TestProgressOnATerminalIsOneLineThatGoesAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	slave.Close()
-	var drawn bytes.Buffer
-	drawn.ReadFrom(terminal) // ends with EIO when the command has ended
+	var text string
+	seen := sync.OnceFunc(func() { close(shown) })
+	for buf, err := make([]byte, 4096), error(nil); err == nil; { // ends with EIO when the command has ended
+		var n int
+		n, err = terminal.Read(buf)
+		if text += string(buf[:n]); strings.Contains(text, step) {
+			seen()
+		}
+	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	text := drawn.String()
 	if !strings.Contains(text, "artifactfs: the server knows no filters: fetching contents, too\r\n") ||
-		!strings.Contains(text, "\r\x1b[Ktrees  ") || !strings.Contains(text, " of 6.0 MiB (") {
+		!strings.Contains(text, "\r\x1b[Ktrees  ") || !strings.Contains(text, step) {
 		t.Errorf("progress on the terminal: got %q", text)
 	}
 	if strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, "\r\x1b[K") {
