@@ -41,9 +41,16 @@ func TestReceiptOfManyPaths(t *testing.T) {
 	for i := range mostLeftOut {
 		paths = append(paths, LeftOut{Path: fmt.Sprint(i), Why: "ignored"})
 	}
-	start := time.Now()
-	r := NewReceipt(paths, 100_000, nil)
-	if r.Ignored != 100 || r.Others != 99_900 || time.Since(start) > 100*time.Millisecond {
-		t.Errorf("receipt of 100,000 paths: got %d ignored and %d others in %v", r.Ignored, r.Others, time.Since(start))
+	fastest := time.Hour // a busy machine may delay some of them
+	for range 10 {
+		start := time.Now()
+		r := NewReceipt(paths, 100_000, nil)
+		fastest = min(fastest, time.Since(start))
+		if r.Ignored != 100 || r.Others != 99_900 {
+			t.Errorf("receipt of 100,000 paths: got %d ignored and %d others", r.Ignored, r.Others)
+		}
+	}
+	if fastest > 100*time.Millisecond {
+		t.Errorf("receipt of 100,000 paths took %v", fastest)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/integration/harness/await"
 )
 
 // counting is a daemon that counts how often it is asked for its status.
@@ -97,7 +98,7 @@ func TestStopDoesNotWaitForTheDaemon(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(await.Patience):
 		t.Error("the driver waits for a daemon that does not answer")
 	}
 }
