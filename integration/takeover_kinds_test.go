@@ -213,9 +213,7 @@ func TestTakeoverOfAllKinds(t *testing.T) {
 		if out := w.git(m.path("vendor/lib"), "status", "--porcelain", "--ignore-submodules=all"); out != "" {
 			t.Errorf("git status in a submodule printed %q", out)
 		}
-		if got := len(mountsBelow(w.root)); got != before {
-			t.Errorf("got %d mounts, want %d: %q", got, before, mountsBelow(w.root))
-		}
+		w.until(fmt.Sprintf("there are %d mounts", before), func() bool { return len(mountsBelow(w.root)) == before })
 	}
 	w.wantFile(m.path("out/held"), "line 0\nline 1\nline 2\nline 3\n")
 	held.Close()
