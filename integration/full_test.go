@@ -224,9 +224,8 @@ func TestDiskFull(t *testing.T) {
 		}
 	})
 	closed("after unmounting on a full disk")
-	if st := m.status(); st.State != control.StateMounted {
-		t.Errorf("status after space was freed: state %s, error %s", st.State, st.Error)
-	}
+	m.await("the mount is no longer degraded after space was freed",
+		func(st control.MountStatus) bool { return st.State == control.StateMounted })
 }
 
 // sameNames compares a directory's entries.
