@@ -99,7 +99,7 @@ func (j *job) tail() error {
 				return err
 			}
 			if written++; j.over(1) {
-				deadline = time.Now().Add(20 * time.Second)
+				deadline = time.Now().Add(longWait)
 			}
 		} else if time.Now().After(deadline) {
 			return fmt.Errorf("follow file: tail printed %d of %d lines", seen, written)

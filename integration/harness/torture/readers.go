@@ -245,7 +245,7 @@ func (j *job) watch() error {
 			fmt.Sprint(unix.IN_MOVED_TO, " ", b), fmt.Sprint(unix.IN_DELETE, " ", b)}
 		var got []string
 		buf := make([]byte, 4096)
-		for deadline := time.Now().Add(10 * time.Second); len(got) < len(want) && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(longWait); len(got) < len(want) && time.Now().Before(deadline); {
 			n, err := unix.Read(fd, buf)
 			if err == unix.EAGAIN || err == unix.EINTR {
 				time.Sleep(time.Millisecond)

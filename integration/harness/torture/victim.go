@@ -129,6 +129,10 @@ type Blow struct {
 	Soon bool // the signal was sent immediately after the process had begun to serve
 }
 
+// longWait is the longest wait for an effect that has no time limit. It is long, because machines that run tests are
+// busy.
+const longWait = 2 * time.Minute
+
 // Strike sends n signals to the worker that serves, each after a random time of at most longest. It ends earlier if
 // stop returns true. One signal of eight is sent immediately, during a takeover. Another one is sent late, so that the
 // supervisor sees that a worker can run for some time.
@@ -145,12 +149,12 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 			wait += 1200 * time.Millisecond
 		}
 		if !soon { // wait until a worker serves; the random time then starts
-			if _, err := v.Await(30*time.Second, dead); err != nil {
+			if _, err := v.Await(longWait, dead); err != nil {
 				return blows, err
 			}
 		}
 		time.Sleep(wait)
-		pid, err := v.Await(30*time.Second, dead)
+		pid, err := v.Await(longWait, dead)
 		if err != nil {
 			return blows, err
 		}
