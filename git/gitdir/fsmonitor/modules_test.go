@@ -18,7 +18,7 @@ func TestGitStagesModules(t *testing.T) {
 	m.server.Close()
 	serve(t, filepath.Join(m.dir, ".git"), func(ctx context.Context, pid int32, token string) (string, []string, bool, error) {
 		next, paths, all, err := m.since(ctx, pid, token)
-		if query.StagesModules(int(pid)) {
+		if query.Find(int(pid)).StagesModules() {
 			paths = append(paths, ".gitmodules")
 		}
 		return next, paths, all, err

@@ -291,7 +291,7 @@ func (g servers) close() error {
 // the page cache, without a request to this process, changes makes the kernel drop its cached attributes of open files,
 // so that the next write is recorded.
 //
-// The paths contain .gitmodules if the process may stage it without another query (see query.StagesModules).
+// The paths contain .gitmodules if the process may stage it without another query (see query.Command).
 func (s *Side) changes(ctx context.Context, pid int32, token string) (
 	next string, paths []string, all bool, err error,
 ) {
@@ -304,7 +304,7 @@ func (s *Side) changes(ctx context.Context, pid int32, token string) (
 	}
 	s.Refresh(c.Open)
 	paths = append(c.Paths, s.Redirects()...)
-	if _, err := s.Index.Tree.Resolve(ctx, gitdir.ModulesFile); err == nil && query.StagesModules(int(pid)) {
+	if _, err := s.Index.Tree.Resolve(ctx, gitdir.ModulesFile); err == nil && query.Find(int(pid)).StagesModules() {
 		paths = append(paths, gitdir.ModulesFile)
 	}
 	return c.Token, paths, c.All, nil

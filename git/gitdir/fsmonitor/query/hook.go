@@ -67,14 +67,6 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// StagesModules reports whether the git process pid, or the git process that has started the hook pid, may change
-// .gitmodules after its query and then stage it, as `git mv` and `git rm` do for a submodule. Because git does not
-// stage a file that the monitor has reported as unchanged, the answer to such a command must contain .gitmodules.
-func StagesModules(pid int) bool {
-	command, _ := parse(gitCommand(pid))
-	return command == "mv" || command == "rm"
-}
-
 // gitCommand returns the arguments of the git process pid, or of the git process that has started the hook pid, either
 // directly or through a shell. gitCommand returns nil if it finds no git process.
 func gitCommand(pid int) []string {
