@@ -287,8 +287,10 @@ func formatToken(epoch, record uint64) string {
 	return fmt.Sprintf("%016x:%d", epoch, record)
 }
 
-// parseToken returns the epoch and the number in a position. ok is false if s is not a position.
+// parseToken returns the epoch and the number in a position. ok is false if s is not a position. A plus sign and what
+// follows it is a note of the package fsmonitor, which parseToken ignores.
 func parseToken(s string) (epoch, record uint64, ok bool) {
+	s, _, _ = strings.Cut(s, "+")
 	e, r, ok := strings.Cut(s, ":")
 	if !ok || len(e) != 16 {
 		return 0, 0, false

@@ -66,6 +66,7 @@ func TestQuestions(t *testing.T) {
 	two := ask(t, j, one, "a dir/")
 	ask(t, j, start, "a b dir/")
 	ask(t, j, two, "")
+	ask(t, j, one+"+note", "a dir/")
 	for _, token := range []string{"", "x", "0:1", formatToken(j.epoch, 99), formatToken(j.epoch+1, 0), j.Start() + "0x"} {
 		ask(t, j, token, "*")
 	}

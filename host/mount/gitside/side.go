@@ -291,23 +291,23 @@ func (g servers) close() error {
 // the page cache, without a request to this process, changes makes the kernel drop its cached attributes of open files,
 // so that the next write is recorded.
 //
-// The paths contain .gitmodules if the process may stage it without another query (see query.Command).
+// The answer contains more than the changes for commands that trust it for too long (see fsmonitor.Changes).
 func (s *Side) changes(ctx context.Context, pid int32, token string) (
 	next string, paths []string, all bool, err error,
 ) {
 	if err := s.checkWorkingDir(pid); err != nil {
 		return "", nil, false, err
 	}
-	c, err := s.Index.Tree.Monitor().Changes(token)
-	if err != nil {
-		return "", nil, false, err
+	monitor := s.Index.Tree.Monitor()
+	c := fsmonitor.Changes{Start: monitor.StartToken(), IgnoresModes: gitdir.IgnoresModes(s.Mount.GitDir)}
+	c.Since = func(token string) (string, []string, bool, error) {
+		c, err := monitor.Changes(token)
+		s.Refresh(c.Open)
+		return c.Token, append(c.Paths, s.Redirects()...), c.All, err
 	}
-	s.Refresh(c.Open)
-	paths = append(c.Paths, s.Redirects()...)
-	if _, err := s.Index.Tree.Resolve(ctx, gitdir.ModulesFile); err == nil && query.Find(int(pid)).StagesModules() {
-		paths = append(paths, gitdir.ModulesFile)
-	}
-	return c.Token, paths, c.All, nil
+	_, err = s.Index.Tree.Resolve(ctx, gitdir.ModulesFile)
+	c.HasModules = err == nil
+	return c.Answer(pid, token)
 }
 
 // checkWorkingDir returns an error if the working directory of the process pid is not the root of the mount, because

@@ -1,14 +1,27 @@
 package query
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
+)
+
 // Command is a git command that asks the monitor. The zero Command is one that is not known.
 type Command struct {
 	argv []string // program and arguments
+	env  []string // environment with which the process was started
 }
 
 // Find returns the command of the git process pid, or of the git process that has started the hook pid, either directly
 // or through a shell.
 func Find(pid int) Command {
-	return Command{gitCommand(pid)}
+	pid, argv := gitProcess(pid)
+	if argv == nil {
+		return Command{}
+	}
+	env, _ := proc.Of(pid).Environ()
+	return Command{argv, env}
 }
 
 // StagesModules reports whether the command may change .gitmodules after its query and then stage it, as `git mv` and
@@ -17,4 +30,14 @@ func Find(pid int) Command {
 func (c Command) StagesModules() bool {
 	name, _ := parse(c.argv)
 	return c.argv == nil || name == "mv" || name == "rm"
+}
+
+// SetsModes reports whether the setting core.fileMode of the command may differ from that of the repository.
+func (c Command) SetsModes() bool {
+	sets := func(text string) bool { return strings.Contains(strings.ToLower(text), "core.filemode") }
+	_, rest := parse(c.argv)
+	options := c.argv[:len(c.argv)-len(rest)]
+	return slices.ContainsFunc(options, sets) || slices.ContainsFunc(c.env, func(v string) bool {
+		return strings.HasPrefix(v, "GIT_CONFIG_") && sets(v)
+	})
 }

@@ -67,25 +67,31 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git process pid, or of the git process that has started the hook pid, either
-// directly or through a shell. gitCommand returns nil if it finds no git process.
+// gitCommand returns the arguments of the git process pid, or of the git process that has started the hook pid.
 func gitCommand(pid int) []string {
+	_, argv := gitProcess(pid)
+	return argv
+}
+
+// gitProcess returns the git process pid, or the git process that has started the hook pid, either directly or through a
+// shell, and its arguments. The arguments are nil if it finds no git process.
+func gitProcess(pid int) (git int, argv []string) {
 	for range 3 {
 		p := proc.Of(pid)
 		args, err := p.Args()
 		if err != nil {
-			return nil
+			return 0, nil
 		}
 		if len(args) > 0 && strings.HasPrefix(filepath.Base(args[0]), "git") && !IsHook(args[0]) {
-			return args
+			return pid, args
 		}
 		stat, err := p.Stat()
 		if err != nil {
-			return nil
+			return 0, nil
 		}
 		pid = stat.Parent
 	}
-	return nil
+	return 0, nil
 }
 
 // parse returns the name of a git command and the arguments that follow it. The name is "" if there is none.

@@ -1,0 +1,70 @@
+package fsmonitor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
+)
+
+// answered returns a clone whose monitor completes the answers of a journal by Changes. The function set is called
+// before each answer. The test is skipped if the git program runs under another name, as with a dynamic loader.
+func answered(t *testing.T, set func(m *monitored, c *Changes)) *monitored {
+	t.Helper()
+	m := newMonitored(t, asksSocket(t), someFiles())
+	var unknown atomic.Bool
+	m.server.Close()
+	ask := func(ctx context.Context, pid int32, token string) (next string, paths []string, all bool, err error) {
+		c := Changes{Start: "j:0"}
+		c.Since = func(token string) (string, []string, bool, error) { return m.since(ctx, pid, token) }
+		set(m, &c)
+		unknown.Store(query.Find(int(pid)).StagesModules())
+		return c.Answer(pid, token)
+	}
+	m.server = serve(t, filepath.Join(m.dir, ".git"), ask)
+	if m.git("status"); unknown.Load() {
+		t.Skip("the processes of git have another name")
+	}
+	return m
+}
+
+// shell runs a command of the shell in the clone, through an alias of git.
+func (m *monitored) shell(command string) { m.t.Helper(); m.git("-c", "alias.run=!"+command, "run") }
+
+// After git was run with core.fileMode=false, it has stored that files are unchanged whose modes have changed.
+func TestModesAfterTheyWereIgnored(t *testing.T) {
+	m := answered(t, func(m *monitored, c *Changes) {
+		config, _ := os.ReadFile(filepath.Join(m.dir, ".git", "config"))
+		c.IgnoresModes = strings.Contains(strings.ToLower(string(config)), "filemode = false")
+	})
+	const want = " M sub/f"
+	for _, status := range [][]string{{"-c", "core.fileMode=false", "status", "--short"}, {"shell"}, {"config"}} {
+		if err := os.Chmod(filepath.Join(m.dir, "sub/f"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		m.note("sub/f")
+		switch status[0] {
+		case "shell":
+			m.shell("git -c core.filemode=0 status")
+		case "config":
+			m.git("config", "core.fileMode", "false")
+			m.git("status")
+			m.git("status")
+			m.git("config", "core.fileMode", "true")
+		default:
+			m.git(status...)
+		}
+		for range 2 {
+			if got := m.git("status", "--short"); got != want {
+				t.Errorf("status after %q: got %q, want %q", status, got, want)
+			}
+		}
+		m.git("checkout", "--", "sub/f")
+		m.note("sub/f")
+		m.git("status")
+	}
+}
