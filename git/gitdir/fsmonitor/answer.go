@@ -27,7 +27,7 @@ func (c Changes) Answer(pid int32, token string) (next string, paths []string, a
 	p := query.Find(int(pid))
 	token, ignored := strings.CutSuffix(token, modesIgnored)
 	overrides := p.SetsModes()
-	if ignored && !c.IgnoresModes || overrides {
+	if ignored && !c.IgnoresModes || overrides || p.ReadsPaths() {
 		token = c.Start
 	}
 	next, paths, all, err = c.Since(token)

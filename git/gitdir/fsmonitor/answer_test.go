@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/git/gitdir/fsmonitor/query"
 )
@@ -67,4 +68,36 @@ func TestModesAfterTheyWereIgnored(t *testing.T) {
 		m.note("sub/f")
 		m.git("status")
 	}
+}
+
+// Git reads names from a pipe whose other end changes a file that the monitor has called unchanged before.
+func TestFilesChangedWhileGitReadsNames(t *testing.T) {
+	m := answered(t, func(m *monitored, c *Changes) {
+		since := c.Since
+		c.Since = func(token string) (string, []string, bool, error) {
+			defer os.WriteFile(filepath.Join(m.dir, ".git", "asked"), nil, 0o600)
+			return since(token)
+		}
+	})
+	m.write("sub/f", "first\n")
+	m.git("add", "sub/f")
+	m.trust("sub/f")
+	m.shell("rm .git/asked; (until test -e .git/asked; do :; done; echo second >sub/f; echo sub/f) | " +
+		"git update-index --stdin")
+	m.note("sub/f")
+	if got := m.git("diff", "--name-only"); got != "" {
+		t.Errorf("files that git update-index --stdin did not stage: %q", got)
+	}
+}
+
+// trust makes git rely on the monitor for a file.
+func (m *monitored) trust(path string) {
+	m.t.Helper()
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(m.dir, path), old, old); err != nil {
+		m.t.Fatal(err)
+	}
+	m.note(path)
+	m.git("status")
+	m.git("status")
 }

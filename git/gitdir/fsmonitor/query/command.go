@@ -32,6 +32,13 @@ func (c Command) StagesModules() bool {
 	return c.argv == nil || name == "mv" || name == "rm"
 }
 
+// ReadsPaths reports whether the command examines files whose names it reads after its query. The program that writes
+// the names may have changed these files in the meantime.
+func (c Command) ReadsPaths() bool {
+	name, args := parse(c.argv)
+	return (name == "update-index" || name == "checkout-index") && slices.Contains(args, "--stdin")
+}
+
 // SetsModes reports whether the setting core.fileMode of the command may differ from that of the repository.
 func (c Command) SetsModes() bool {
 	sets := func(text string) bool { return strings.Contains(strings.ToLower(text), "core.filemode") }

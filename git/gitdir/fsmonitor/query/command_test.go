@@ -6,12 +6,16 @@ import (
 )
 
 func TestCommand(t *testing.T) {
-	type answers struct{ stagesModules, setsModes bool }
+	type answers struct{ stagesModules, readsPaths, setsModes bool }
 	for command, want := range map[string]answers{
-		"":                               {true, false},
+		"":                               {true, false, false},
 		"git status":                     {},
 		"git -C d mv a b":                {stagesModules: true},
 		"/usr/lib/git-core/git-rm a":     {stagesModules: true},
+		"git update-index --add --stdin": {readsPaths: true},
+		"git update-index a":             {},
+		"git checkout-index -z --stdin":  {readsPaths: true},
+		"git hash-object --stdin":        {},
 		"git -c core.fileMode=0 status":  {setsModes: true},
 		"git config core.fileMode false": {},
 	} {
@@ -19,7 +23,7 @@ func TestCommand(t *testing.T) {
 		if command == "" {
 			c = Find(0)
 		}
-		if got := (answers{c.StagesModules(), c.SetsModes()}); got != want {
+		if got := (answers{c.StagesModules(), c.ReadsPaths(), c.SetsModes()}); got != want {
 			t.Errorf("command %q: got %+v, want %+v", command, got, want)
 		}
 	}
