@@ -40,7 +40,7 @@ func (m *monitored) shell(command string) { m.t.Helper(); m.git("-c", "alias.run
 func TestModesAfterTheyWereIgnored(t *testing.T) {
 	m := answered(t, func(m *monitored, c *Changes) {
 		config, _ := os.ReadFile(filepath.Join(m.dir, ".git", "config"))
-		c.IgnoresModes = strings.Contains(strings.ToLower(string(config)), "filemode = false")
+		c.ComparesLess = strings.Contains(strings.ToLower(string(config)), "filemode = false")
 	})
 	const want = " M sub/f"
 	for _, status := range [][]string{{"-c", "core.fileMode=false", "status", "--short"}, {"shell"}, {"config"}} {

@@ -299,7 +299,7 @@ func (s *Side) changes(ctx context.Context, pid int32, token string) (
 		return "", nil, false, err
 	}
 	monitor := s.Index.Tree.Monitor()
-	c := fsmonitor.Changes{Start: monitor.StartToken(), IgnoresModes: gitdir.IgnoresModes(s.Mount.GitDir)}
+	c := fsmonitor.Changes{Start: monitor.StartToken(), ComparesLess: gitdir.ComparesLess(s.Mount.GitDir)}
 	c.Since = func(token string) (string, []string, bool, error) {
 		c, err := monitor.Changes(token)
 		s.Refresh(c.Open)

@@ -39,9 +39,15 @@ func (c Command) ReadsPaths() bool {
 	return (name == "update-index" || name == "checkout-index") && slices.Contains(args, "--stdin")
 }
 
-// SetsModes reports whether the setting core.fileMode of the command may differ from that of the repository.
-func (c Command) SetsModes() bool {
-	sets := func(text string) bool { return strings.Contains(strings.ToLower(text), "core.filemode") }
+// comparing are the settings by which git calls files unchanged that have changed in mode, type or time.
+var comparing = []string{"core.filemode", "core.symlinks", "core.trustctime", "core.checkstat"}
+
+// SetsComparison reports whether one of the settings comparing may have another value than in the repository.
+func (c Command) SetsComparison() bool {
+	sets := func(text string) bool {
+		text = strings.ToLower(text)
+		return slices.ContainsFunc(comparing, func(name string) bool { return strings.Contains(text, name) })
+	}
 	_, rest := parse(c.argv)
 	options := c.argv[:len(c.argv)-len(rest)]
 	return slices.ContainsFunc(options, sets) || slices.ContainsFunc(c.env, func(v string) bool {
