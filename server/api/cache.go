@@ -126,7 +126,7 @@ func putValue(c *call) error {
 	}
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
-	value, remove, err := c.spool(ctx)
+	value, remove, err := spool(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func putValue(c *call) error {
 
 // spool copies the body of the request to the disk. The request has a place before the body is read, until its end. The
 // caller calls remove when the value is not needed any more.
-func (c *call) spool(ctx context.Context) (value cacheentry.Value, remove func(), err error) {
+func spool(ctx context.Context, c *call) (value cacheentry.Value, remove func(), err error) {
 	size := c.r.ContentLength
 	if size > cacheentry.MaxValue {
 		return value, nil, cacheentry.ErrTooLarge

@@ -111,7 +111,7 @@ func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]st
 // addRequests adds the requests for approval of a session, and the rules of the policy, to its review. The visit must
 // not have a place, because the requests are read with another one: if memory were short, all places could be those of
 // visits that wait for it.
-func (p *place) addRequests(ctx context.Context, r *reviewPanel, name string) error {
+func addRequests(ctx context.Context, p *place, r *reviewPanel, name string) error {
 	all, damaged, err := p.approvals(ctx, r, name)
 	if err != nil {
 		return err
