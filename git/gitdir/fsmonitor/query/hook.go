@@ -73,8 +73,8 @@ func gitCommand(pid int) []string {
 	return argv
 }
 
-// gitProcess returns the git process pid, or the git process that has started the hook pid, either directly or through a
-// shell, and its arguments. The arguments are nil if it finds no git process.
+// gitProcess returns the git process pid, or the git process that has started the hook pid, either directly or through
+// a shell, and its arguments. The arguments are nil if it finds no git process.
 func gitProcess(pid int) (git int, argv []string) {
 	for range 3 {
 		p := proc.Of(pid)
