@@ -27,10 +27,10 @@ func (c Changes) Answer(pid int32, token string) (next string, paths []string, a
 	p := query.Find(int(pid))
 	token, ignored := strings.CutSuffix(token, comparedLess)
 	overrides := p.SetsComparison()
-	if ignored && !c.ComparesLess || overrides || p.ReadsPaths() {
-		token = c.Start
-	}
 	next, paths, all, err = c.Since(token)
+	if err == nil && !all && (ignored && !c.ComparesLess || overrides || p.ReadsPaths()) {
+		_, paths, all, err = c.Since(c.Start)
+	}
 	if c.ComparesLess || overrides {
 		next += comparedLess
 	}

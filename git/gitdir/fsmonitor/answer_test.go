@@ -101,3 +101,20 @@ func (m *monitored) trust(path string) {
 	m.git("status")
 	m.git("status")
 }
+
+// An index with a position that the journal does not know may call any file unchanged.
+func TestUnknownPositionAfterLooseComparison(t *testing.T) {
+	var j journal
+	c := Changes{Start: "j:0"}
+	c.Since = func(token string) (string, []string, bool, error) { return j.since(t.Context(), 0, token) }
+	j.note("a", "b")
+	for token, want := range map[string]struct {
+		paths int
+		all   bool
+	}{"j:1": {1, false}, "j:1" + comparedLess: {2, false}, "j:9": {0, true}, "j:9" + comparedLess: {0, true}} {
+		next, paths, all, err := c.Answer(0, token)
+		if next != "j:2" || len(paths) != want.paths || all != want.all || err != nil {
+			t.Errorf("answer since %q: got %q, %q, %v, %v, want %+v", token, next, paths, all, err, want)
+		}
+	}
+}
