@@ -126,7 +126,12 @@ func putValue(c *call) error {
 	}
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
-	value, remove, err := spool(ctx, c)
+	place, err := c.a.values.Enter(ctx, places.Small, places.Of(c.of.Namespace, "", "")...)
+	if err != nil {
+		return err
+	}
+	c.leave = place.Release // when the request has ended
+	value, remove, err := c.a.spool(ctx, c.w, c.r)
 	if err != nil {
 		return err
 	}
@@ -142,24 +147,21 @@ func putValue(c *call) error {
 	})
 }
 
-// spool copies the body of the request to the disk. The request has a place before the body is read, until its end. The
-// caller calls remove when the value is not needed any more.
-func spool(ctx context.Context, c *call) (value cacheentry.Value, remove func(), err error) {
-	size := c.r.ContentLength
+// spool copies the body of a request, which has a place, to the disk. The caller calls remove when the value is not
+// needed any more.
+func (a *API) spool(ctx context.Context, w http.ResponseWriter, r *http.Request) (
+	value cacheentry.Value, remove func(), err error,
+) {
+	size := r.ContentLength
 	if size > cacheentry.MaxValue {
 		return value, nil, cacheentry.ErrTooLarge
 	}
 	if size < 0 { // unknown
 		size = cacheentry.MaxValue
 	}
-	place, err := c.a.values.Enter(ctx, places.Small, places.Of(c.of.Namespace, "", "")...)
-	if err != nil {
-		return value, nil, err
-	}
-	c.leave = place.Release
-	body := slowReader{ctx, http.MaxBytesReader(c.w, c.r.Body, cacheentry.MaxValue), http.NewResponseController(c.w),
+	body := slowReader{ctx, http.MaxBytesReader(w, r.Body, cacheentry.MaxValue), http.NewResponseController(w),
 		time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
-	value, remove, err = c.a.o.Review.Spool(body)
+	value, remove, err = a.o.Review.Spool(body)
 	if err == nil {
 		// remove the deadline, which would otherwise cancel the request
 		_ = body.control.SetReadDeadline(time.Time{})
