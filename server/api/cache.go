@@ -126,6 +126,9 @@ func putValue(c *call) error {
 	}
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
+	if c.r.ContentLength > cacheentry.MaxValue {
+		return cacheentry.ErrTooLarge
+	}
 	place, err := c.a.values.Enter(ctx, places.Small, places.Of(c.of.Namespace, "", "")...)
 	if err != nil {
 		return err
@@ -147,15 +150,12 @@ func putValue(c *call) error {
 	})
 }
 
-// spool copies the body of a request, which has a place, to the disk. The caller calls remove when the value is not
-// needed any more.
+// spool copies the body of a request, which has a place and is not known to be too large, to the disk. The caller calls
+// remove when the value is not needed any more.
 func (a *API) spool(ctx context.Context, w http.ResponseWriter, r *http.Request) (
 	value cacheentry.Value, remove func(), err error,
 ) {
 	size := r.ContentLength
-	if size > cacheentry.MaxValue {
-		return value, nil, cacheentry.ErrTooLarge
-	}
 	if size < 0 { // unknown
 		size = cacheentry.MaxValue
 	}

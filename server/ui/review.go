@@ -108,33 +108,28 @@ func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]st
 	return r, err
 }
 
-// addRequests adds the requests for approval of a session, and the rules of the policy, to its review. The visit must
-// not have a place, because the requests are read with another one: if memory were short, all places could be those of
-// visits that wait for it.
-func addRequests(ctx context.Context, p *place, r *reviewPanel, name string) error {
+// addRequests adds the requests for approval of a session, the newest first, and the rules of the policy, to its
+// review. The visit must not have a place, because the requests are read with another one: if memory were short, all
+// places could be those of visits that wait for it.
+func (p *place) addRequests(ctx context.Context, r *reviewPanel, name string) error {
 	all, damaged, err := p.approvals(ctx, r, name)
 	if err != nil {
 		return err
 	}
 	r.Damaged = shown(damaged)
-	branches := p.requests(all, r.newest, r)
-	self := r.addRules(r.policy, append(branches, "refs/heads/"+p.repo.DefaultBranch), name)
-	for i, request := range r.Requests {
-		r.Requests[i].Do, r.Requests[i].Answers = r.Do, r.Do.answers(request.Verdict, self)
-	}
-	return nil
-}
-
-// requests adds the requests for approval to panel, the newest first, and returns the full names of their branches.
-func (p *place) requests(all []review.Approval, newest string, panel *reviewPanel) (branches []string) {
-	panel.More = max(0, len(all)-maxRequests)
-	for _, a := range all[:len(all)-panel.More] {
-		panel.Requests = append(panel.Requests, p.requestView(a, newest))
+	r.More = max(0, len(all)-maxRequests)
+	branches := []string{"refs/heads/" + p.repo.DefaultBranch}
+	for _, a := range all[:len(all)-r.More] {
+		r.Requests = append(r.Requests, p.requestView(a, r.newest))
 		if target := a.Request.Subject.Target; target != "" {
 			branches = append(branches, target)
 		}
 	}
-	return branches
+	self := r.addRules(r.policy, branches, name)
+	for i, request := range r.Requests {
+		r.Requests[i].Do, r.Requests[i].Answers = r.Do, r.Do.answers(request.Verdict, self)
+	}
+	return nil
 }
 
 // approvals returns the requests of a session, the newest first. If they cannot be read, damaged is the reason.

@@ -112,7 +112,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		return nil
 	})
 	if err == nil && page.Review != nil {
-		err = addRequests(ctx, p, page.Review, name)
+		err = p.addRequests(ctx, page.Review, name)
 	}
 	if err != nil {
 		return err
