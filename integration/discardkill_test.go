@@ -23,9 +23,10 @@ func TestDiscardKilled(t *testing.T) {
 			w, url, c := newSessionRemote(t, mode)
 			own := w.refsLeft(c.Path)
 			var left []string
+			var r result
 			defer func() {
 				if t.Failed() {
-					t.Logf("the last refs on the session remote were %v, want %v", left, own)
+					t.Logf("the last refs on the session remote were %v, want %v; the last answer was %s", left, own, r)
 				}
 			}()
 			for i := range 12 {
@@ -40,7 +41,7 @@ func TestDiscardKilled(t *testing.T) {
 				go func() { discarded <- w.afs("unmount", "--discard", "--yes", m.Dir) }()
 				time.Sleep(time.Duration(i) * 15 * time.Millisecond)
 				syscall.Kill(pid, syscall.SIGKILL)
-				r := <-discarded
+				r = <-discarded
 				back := "artifactfs session undelete " + name + " --mount " + m.Dir + " --deleted "
 				if r.code != 0 || !strings.HasPrefix(restoring(r.stderr), back) {
 					t.Errorf("kill %d: unmount --discard: got %s", i, r)

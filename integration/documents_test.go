@@ -147,7 +147,7 @@ func runCommands(t *testing.T, page string, commands []shown, skipped map[string
 	}
 	receive("work.git")
 	receive("new.git")
-	s := w.serve(gittest.ServerOptions{FinishPushes: true})
+	s := w.serve(gittest.ServerOptions{})
 	url := regexp.MustCompile(`https://git\.example/(\w+)\.git`)
 	home := w.place("home")
 	w.check(os.MkdirAll(filepath.Join(home, "bin"), 0o755))

@@ -81,7 +81,7 @@ var journeyColumns = []struct {
 func openToAll(w *world) string {
 	w.Helper()
 	w.git(filepath.Join(w.repos, "r.git"), "config", "http.receivepack", "true")
-	return w.serve(gittest.ServerOptions{FinishPushes: true}).URL("r.git")
+	return w.serve(gittest.ServerOptions{}).URL("r.git")
 }
 
 func newJourney(t *testing.T, save func(*journey)) *journey {

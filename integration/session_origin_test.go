@@ -17,7 +17,7 @@ func newOrigin(t *testing.T) (w *world, r *gittest.Repo, url string) {
 	r = w.sized(3, 3)
 	must[[]object.ID](t)(r.History(3))
 	must[*gittest.Receiver](t)(gittest.Receiving(r))
-	return w, r, w.serve(gittest.ServerOptions{FinishPushes: true}).URL("sized.git")
+	return w, r, w.serve(gittest.ServerOptions{}).URL("sized.git")
 }
 
 // plainOf returns the branches and tags of a repository without those below the names of sessions.

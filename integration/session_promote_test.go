@@ -34,7 +34,7 @@ func newPromote(t *testing.T, flags ...string) *promoteWorld {
 	}
 	w.commit(r, files)
 	w.git(r.Path, "config", "http.receivepack", "true")
-	origin := w.serve(gittest.ServerOptions{FinishPushes: true})
+	origin := w.serve(gittest.ServerOptions{})
 	m := w.bare(origin.URL("r.git"),
 		append([]string{"--session", "work", "--wait", "git", "--checkpoint", "off", "--prefetch", "none"}, flags...)...)
 	return &promoteWorld{w, r, origin, m}

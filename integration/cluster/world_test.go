@@ -161,7 +161,7 @@ func (w *world) afs(args ...string) (string, error) {
 // serve serves the repositories below a directory to pods.
 func serve(t *testing.T, o gittest.ServerOptions) *gittest.Server {
 	t.Helper()
-	o.Addr, o.FinishPushes, o.Cheap = cluster.NodeIP+":0", true, true
+	o.Addr, o.Cheap = cluster.NodeIP+":0", true
 	s, err := gittest.Serve(o)
 	check(t, err)
 	t.Cleanup(func() { s.Close() })

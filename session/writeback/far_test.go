@@ -71,7 +71,7 @@ func newTestRemote(t testing.TB, kind string, f object.Format, from string) *tes
 		r.url = r.dir
 		return r
 	case "http":
-		r.server, err = gittest.Serve(gittest.ServerOptions{Root: root, FinishPushes: true})
+		r.server, err = gittest.Serve(gittest.ServerOptions{Root: root})
 	case "ssh":
 		var command string
 		if r.server, command, err = gittest.ServeSSH(gittest.ServerOptions{Root: root}); err == nil {

@@ -26,8 +26,8 @@ type backend struct {
 }
 
 // run sends body to git and writes git's answer to out. Before the first byte it calls head with the status and the
-// header. If ctx ends or a write to out fails, run kills the processes and returns an error. With
-// ServerOptions.FinishPushes, it lets a push finish instead.
+// header. If ctx ends or a write to out fails, run kills the processes and returns an error. A push continues instead, as
+// on most servers: a killed process would leave the lock files of the refs that it was about to update.
 func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string,
 	head func(status int, h http.Header), out io.Writer) error {
 	cmd := exec.Command(b.path)
@@ -50,7 +50,7 @@ func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env 
 		io.Copy(stdin, body) // an error is ignored, because git may answer before it has read the whole body
 		stdin.Close()
 	})
-	push := b.s.finishPushes && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
+	push := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		if !push {

@@ -34,10 +34,6 @@ type ServerOptions struct {
 	Config []string
 	Each   func(Request) // called for each complete request, from several goroutines
 	Stderr io.Writer     // receives the error output of git's processes; if nil, it is discarded
-	// If FinishPushes is true, a push over HTTP continues after its client has disconnected, as on most servers.
-	// Otherwise the processes of the push are killed, and if one of them was about to update a ref, the ref's lock file
-	// remains.
-	FinishPushes bool
 }
 
 // Server serves git repositories until Close is called.
@@ -47,8 +43,6 @@ type Server struct {
 	home   string // directory with the server's own files, such as its configuration and keys
 	config []string
 	cheap  bool
-
-	finishPushes bool
 
 	stderr   io.Writer
 	log      *Log
@@ -84,8 +78,7 @@ func newServer(scheme string, o ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
 	}
 	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap,
-		finishPushes: o.FinishPushes, stderr: o.Stderr,
-		log: newLog(o.Each), readers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		stderr: o.Stderr, log: newLog(o.Each), readers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	s.link.opened = s.log.connection
 	s.link.rtt.Store(int64(o.RTT))
 	s.link.bandwidth.Store(o.Bandwidth)

@@ -177,7 +177,7 @@ func startPlain(root string) (*plain, error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err
 	}
-	s, err := gittest.Serve(gittest.ServerOptions{Root: root, Cheap: true, FinishPushes: true})
+	s, err := gittest.Serve(gittest.ServerOptions{Root: root, Cheap: true})
 	return &plain{root, s}, err
 }
 

@@ -42,7 +42,7 @@ func run() (err error) {
 
 	// Without the flag -log, packs are not read, because that would take processor time that the measurement needs.
 	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged,
-		Stderr: os.Stderr, FinishPushes: true}
+		Stderr: os.Stderr}
 	s, err := gittest.Serve(o)
 	if err != nil {
 		return err
