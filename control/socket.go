@@ -62,7 +62,7 @@ func MountSocket(state string, pid int) string {
 // Sockets returns the paths of the sockets of a state directory that have a server. The socket of the shared daemon is
 // the first. Sockets removes sockets whose servers are dead.
 func Sockets(ctx context.Context, state string) ([]string, error) {
-	names, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(state, "run")), "*.sock"))
+	names, err := disk.Glob(filepath.Join(state, "run"), "*.sock")
 	if err != nil {
 		return nil, fmt.Errorf("list sockets: %w", err)
 	}

@@ -58,7 +58,7 @@ type marking struct {
 
 // readTables reads the index files of all packs of the repository itself.
 func (m *maintenance) readTables() ([]*packTable, error) {
-	names, err := filepath.Glob(filepath.Join(m.sources.own.dir, "pack", "pack-*.idx"))
+	names, err := disk.Glob(filepath.Join(m.sources.own.dir, "pack"), "pack-*.idx")
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,11 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	if live.packs, err = m.readTables(); err != nil {
 		return 0, err
 	}
-	live.loose = len(looseDirs(m.sources.own.dir)) > 0
+	loose, err := disk.Glob(m.sources.own.dir, "[0-9a-f][0-9a-f]")
+	if err != nil {
+		return 0, err
+	}
+	live.loose = len(loose) > 0
 	if err := live.refs(ctx); err != nil {
 		return 0, err
 	}
@@ -252,12 +256,6 @@ func (m *marking) addNewPacks(but string) error {
 		}
 	}
 	return nil
-}
-
-// looseDirs returns the directories with loose objects below the objects directory dir.
-func looseDirs(dir string) []string {
-	names, _ := filepath.Glob(filepath.Join(dir, "[0-9a-f][0-9a-f]"))
-	return names
 }
 
 // wasteful returns the packs that are to be removed, and the reachable objects in them, which have to be copied first.

@@ -99,7 +99,7 @@ func (d *Dir) BreakLocks(ctx context.Context) error {
 // breakOwn removes, in the git directory at path, the lock files that this program has created, and temporary files
 // that this program would have renamed to a lock or to the index.
 func breakOwn(path string) error {
-	leftovers, err := filepath.Glob(filepath.Join(disk.QuoteGlob(path), lockPrefix+"*"))
+	leftovers, err := disk.Glob(path, lockPrefix+"*")
 	for _, name := range []string{"index.lock", "packed-refs.lock"} {
 		lock := filepath.Join(path, name)
 		if text, readErr := disk.ReadRegular(lock, disk.SmallFile); readErr == nil && string(text) == lockMark {

@@ -329,7 +329,7 @@ func Reopen(path string, o Options) *Dir { return o.dir(path) }
 func HasOwnObjects(path string) (bool, error) {
 	objects := filepath.Join(path, "objects")
 	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
-		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(objects), pattern))
+		found, err := disk.Glob(objects, pattern)
 		if err != nil {
 			return false, fmt.Errorf("search for objects: %w", err)
 		}

@@ -34,7 +34,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	// git init writes HEAD, which Create must write last, so run git init in another directory. First remove such
 	// directories of processes that have died. A git process that still runs may write to one of them, so use a new name
 	// each time.
-	left, _ := filepath.Glob(disk.QuoteGlob(path) + madeSuffix + "*")
+	left, _ := disk.Glob(filepath.Dir(path), disk.QuoteGlob(filepath.Base(path))+madeSuffix+"*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
 	}

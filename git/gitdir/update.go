@@ -78,7 +78,7 @@ func (c *commands) updateWithin(ctx context.Context, limit time.Duration, files 
 
 // breakUpdates removes the lock files that git commands of a killed process have left.
 func (c *commands) breakUpdates(ctx context.Context) error {
-	notes, err := filepath.Glob(filepath.Join(disk.QuoteGlob(c.path), updatePrefix+"*"))
+	notes, err := disk.Glob(c.path, updatePrefix+"*")
 	for _, note := range notes {
 		err = errors.Join(err, c.breakUpdate(ctx, note))
 	}

@@ -205,7 +205,7 @@ func fill(ctx context.Context, path, dir string) error {
 func link(path, dir string) error {
 	names := shared
 	// A split index has a second part, whose name is not known.
-	entries, err := filepath.Glob(filepath.Join(disk.QuoteGlob(path), "sharedindex.*"))
+	entries, err := disk.Glob(path, "sharedindex.*")
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ const orphanAge = time.Hour
 // removeOrphans removes packs whose removal was interrupted after their index was removed, and promisor marks of packs
 // that were never completed.
 func removeOrphans(dir string, now time.Time) error {
-	marks, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "pack-*.promisor"))
+	marks, err := disk.Glob(dir, "pack-*.promisor")
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func changeTime(st fs.FileInfo) time.Time {
 // packs. No information is lost, because each pack has its own index.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
-		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
+		found, err := disk.Glob(dir, pattern)
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain",
 		"multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
-		found, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), pattern))
+		found, err := disk.Glob(dir, pattern)
 		if err != nil {
 			return err
 		}

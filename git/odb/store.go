@@ -231,7 +231,7 @@ const tempPrefix = "tmp_afs_"
 // sweep removes the temporary files of killed processes, which are the files that no process has locked. Errors are
 // ignored.
 func sweep(dir string) {
-	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+	left, err := disk.Glob(dir, tempPrefix+"*")
 	if err != nil {
 		return
 	}

@@ -67,7 +67,7 @@ func (d *Daemon) Unregister(m *mount.Mount) {
 // error of ctx. Failed attempts are repeated in the background, until one succeeds, another mount uses the directory,
 // the mount is unregistered, or the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
-	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
+	files, err := disk.Glob(filepath.Join(d.host.State, "registry"), "*.json")
 	if err != nil {
 		return fmt.Errorf("restore mounts: %w", err)
 	}

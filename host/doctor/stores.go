@@ -57,7 +57,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		name = dir
 	}
 	// Until the git directory of a store is complete, its name matches this pattern.
-	left, _ := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "git-*.tmp"))
+	left, _ := disk.Glob(dir, "git-*.tmp")
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > unfinishedAge {
 			d.repairProblem(path, "leftover of a process that was killed while it created this directory",

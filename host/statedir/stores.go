@@ -177,7 +177,7 @@ func NeededStores(state string) (map[string]bool, error) {
 		return needed, err
 	}
 	// A registered mount is restored later, perhaps at a time when its remote cannot be reached.
-	files, err := filepath.Glob(filepath.Join(disk.QuoteGlob(filepath.Join(state, "registry")), "*.json"))
+	files, err := disk.Glob(filepath.Join(state, "registry"), "*.json")
 	for _, path := range files {
 		text, readErr := os.ReadFile(path)
 		var r Registered

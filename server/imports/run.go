@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/git/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/objects"
@@ -156,7 +157,7 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 		a.dir); err != nil {
 		return err
 	}
-	have, err := filepath.Glob(filepath.Join(base, "objects", "pack", "*.idx"))
+	have, err := disk.Glob(filepath.Join(base, "objects", "pack"), "*.idx")
 	if err != nil {
 		return err
 	}
@@ -433,7 +434,7 @@ const bitmapBytes = 16 << 20
 // pack returns the hash of the pack that git has fetched, or "" if there were no new objects. If git has fetched
 // several packs, pack joins them.
 func (a *attempt) pack(ctx context.Context) (string, error) {
-	list := func() ([]string, error) { return filepath.Glob(filepath.Join(a.dir, "objects", "pack", "pack-*.pack")) }
+	list := func() ([]string, error) { return disk.Glob(filepath.Join(a.dir, "objects", "pack"), "pack-*.pack") }
 	packs, err := list()
 	if err != nil {
 		return "", err

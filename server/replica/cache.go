@@ -253,7 +253,7 @@ func (c *cache) trim() {
 		p.holders++
 		c.mu.Unlock()
 		p.turn <- struct{}{}
-		files, _ := filepath.Glob(c.path(p.id) + ".*")
+		files, _ := disk.Glob(filepath.Dir(c.path(p.id)), filepath.Base(c.path(p.id))+".*")
 		for _, f := range files {
 			_ = os.Remove(f)
 		}

@@ -295,7 +295,7 @@ func (s *Set) clean(e *entry) {
 	if !idle || !e.made {
 		return
 	}
-	copies, _ := filepath.Glob(filepath.Join(e.dir, "push-*")) // directories of Replica.Copy
+	copies, _ := disk.Glob(e.dir, "push-*") // directories of Replica.Copy
 	for _, dir := range copies {
 		_ = os.RemoveAll(dir)
 	}

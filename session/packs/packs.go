@@ -42,7 +42,7 @@ func Files(ctx context.Context, repo *session.Repo, dir string, ids []object.ID,
 	if _, err := git(repo.Dir()).Output(ctx, object.Lines(ids), args...); err != nil {
 		return nil, fmt.Errorf("create packs: %w", err)
 	}
-	indexes, err := filepath.Glob(filepath.Join(disk.QuoteGlob(dir), "*.idx"))
+	indexes, err := disk.Glob(dir, "*.idx")
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -190,7 +189,7 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest, packs map[string]
 
 // addBases adds the packs of objects of the mounted repository that writeBases has written.
 func (n *nextContainer) addBases(f object.Format, m *manifest) error {
-	files, err := filepath.Glob(join(disk.QuoteGlob(join(n.dir, baseDir)), "*.pack"))
+	files, err := disk.Glob(join(n.dir, baseDir), "*.pack")
 	for _, file := range files {
 		entry, err := n.addPack(f, m, file)
 		if err != nil {

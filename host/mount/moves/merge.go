@@ -277,7 +277,7 @@ var hasDrivers = regexp.MustCompile(`(?i)\[\s*(merge|include)`)
 
 // take copies the objects that git has written to the directory w.objects into the session repository.
 func (w *merging) take(ctx context.Context) error {
-	files, err := filepath.Glob(filepath.Join(w.objects, "??", "*"))
+	files, err := disk.Glob(w.objects, "??/*")
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func pathsOf(p readprofile.Profile) (paths []string) {
 // mergeLeftovers merges recordings of earlier mounts with the same home, which have died without an unmount, into their
 // profiles.
 func (p *Profiles) mergeLeftovers() {
-	left, _ := filepath.Glob(filepath.Join(p.o.Home, savedPrefix+"*")) // the only error is that of an invalid pattern
+	left, _ := disk.Glob(p.o.Home, savedPrefix+"*")
 	for _, path := range left {
 		name := strings.TrimPrefix(filepath.Base(path), savedPrefix)
 		saved, err := readprofile.ReadFile(path)
