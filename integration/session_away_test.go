@@ -97,7 +97,11 @@ func TestSessionRemoteAway(t *testing.T) {
 		checkpoints = append(checkpoints, p.Checkpoint)
 		if i == 3 { // the next worker pushes the rest
 			w.killDaemon()
-			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
+			var said string
+			m, said = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
+			if !strings.Contains(said, "session remote has not answered") {
+				t.Errorf("mount without the session remote said %q", said)
+			}
 		}
 	}
 	st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" }).Session

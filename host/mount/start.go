@@ -302,7 +302,13 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: note})
 		m.sessionSide.agent.AddNote(note) // for the status
 	}
-	if by, newest := m.sessionSide.agent.ContinuedBy(); m.home.Resumed && by != "" {
+	by, newest, answered := m.sessionSide.agent.ContinuedBy()
+	switch {
+	case !m.home.Resumed:
+	case by == "" && !answered:
+		progress(control.Progress{Message: "session remote has not answered: " +
+			"artifactfs status shows later whether another host has continued session " + m.Session})
+	case by != "":
 		of := m.Session + "@" + string(newest)
 		if m.contents.Objects.SessionRemote != nil {
 			of = sessionlink.Link{Remote: m.contents.Objects.SessionRemote.URL(), Session: m.Session}.String()

@@ -40,6 +40,7 @@ type laneClaim struct {
 	claimed bool
 	before  object.ID     // commit of the session's metadata before the first claim of this process
 	waited  time.Duration // time for which AheadClaim.Wait has waited for the session remote
+	unknown bool          // whether the session remote has not answered the claim of a starting mount in time
 }
 
 // ClaimOptions are the options of Agent.Claim.
@@ -225,6 +226,9 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 			return err
 		case err != nil:
 			a.log.Info("continue without a reply of the session remote", zap.String("session", a.config.Session), zap.Error(err))
+			l.mu.Lock()
+			l.unknown = true
+			l.mu.Unlock()
 		}
 		return nil
 	}

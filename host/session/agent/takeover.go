@@ -162,11 +162,15 @@ func (a *Agent) takenBy() string {
 
 // ContinuedBy returns the host that has continued the session after the last mount of it on this host, or "" if none
 // has. newest is the newest checkpoint of the lane that was on this host when the mount claimed the lane, or "" if
-// there was none.
-func (a *Agent) ContinuedBy() (host string, newest session.CheckpointID) {
+// there was none. answered is false if the session remote has not answered while the mount waited for it. Then another
+// host may have continued the session, and the notes of the status say so when it answers.
+func (a *Agent) ContinuedBy() (host string, newest session.CheckpointID, answered bool) {
+	a.claim.mu.Lock()
+	answered = !a.claim.unknown
+	a.claim.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return cmp.Or(a.takenBy(), a.previous), a.checkpoints.newest.ID
+	return cmp.Or(a.takenBy(), a.previous), a.checkpoints.newest.ID, answered
 }
 
 // yieldSegment processes the change t: another writer has created checkpoints in a segment of this mount. It sets the
