@@ -34,6 +34,25 @@ func (k *kills) step(name string) {
 	}
 }
 
+// clone returns a copy of the world with the files that are on disk now, as the next process would find them after a
+// kill at this moment. It begins again if background work has removed a file between the file's listing and its copy.
+func (w *world) clone() *world {
+	w.Helper()
+	c := *w
+	for {
+		c.dir = filepath.Join(w.TempDir(), "world")
+		out, err := run(w, filepath.Dir(c.dir), nil, "cp", "-a", w.dir, c.dir)
+		if err == nil {
+			break
+		}
+		if !strings.Contains(out, "No such file or directory") {
+			w.Fatalf("copy %s: %v\n%s", w.dir, err, out)
+		}
+	}
+	c.open()
+	return &c
+}
+
 // on returns a copy of c whose steps are collected.
 func (k *kills) on(c *Checkout) *Checkout {
 	lock := c.Lock

@@ -237,17 +237,6 @@ func (w *world) open() {
 	w.git = gitdir.Reopen(filepath.Join(top, ".git"), gitdir.Options{Format: object.SHA1, WorkTree: top})
 }
 
-// clone returns a copy of the world with the files that are on disk now, as the next process would find them after a
-// kill at this moment.
-func (w *world) clone() *world {
-	w.Helper()
-	c := *w
-	c.dir = filepath.Join(w.TempDir(), "world")
-	must(w, filepath.Dir(c.dir), "cp", "-a", w.dir, c.dir)
-	c.open()
-	return &c
-}
-
 // home returns the directory in which intents are recorded.
 func (w *world) home() string { return filepath.Join(w.dir, "home") }
 
