@@ -36,7 +36,7 @@ func classify(path string, depth int) (Class, traits) {
 	// The traits of directories take precedence over the traits of the file name: a Go file in a vendored directory is
 	// less likely to be read than a Go file of the project itself.
 	place := placeTraits(strings.ToLower(dir))
-	is := exactNames[name]
+	is := exactNames()[name]
 	name = strings.ToLower(name)
 	if is == 0 {
 		is = nameTraits(name)
@@ -84,7 +84,7 @@ func placeTraits(dir string) traits {
 	for dir != "" {
 		var part string
 		part, dir, _ = strings.Cut(dir, "/")
-		t |= directories[part]
+		t |= directories()[part]
 	}
 	return t
 }
@@ -93,7 +93,7 @@ func placeTraits(dir string) traits {
 // returned; otherwise the traits of its beginning or end; and otherwise those of the extension and of the part before
 // the extension.
 func nameTraits(name string) traits {
-	if t, ok := fileNames[name]; ok {
+	if t, ok := fileNames()[name]; ok {
 		return t
 	}
 	for _, a := range fileStarts {
@@ -112,14 +112,14 @@ func nameTraits(name string) traits {
 	}
 	// The part before the extension may be more specific than the extension, as in "a.test.ts".
 	if i := strings.LastIndexByte(stem, '.'); i > 0 {
-		if t := innerParts[stem[i+1:]]; t != 0 {
-			return t | extensions[ext]
+		if t := innerParts()[stem[i+1:]]; t != 0 {
+			return t | extensions()[ext]
 		}
 	}
-	if t := fileNames[stem]; t&doc != 0 && extensions[ext]&source == 0 {
+	if t := fileNames()[stem]; t&doc != 0 && extensions()[ext]&source == 0 {
 		// the part before the extension determines the traits only here: LICENSE.APACHE is a document, but history.js
 		// is program text
 		return t
 	}
-	return extensions[ext]
+	return extensions()[ext]
 }

@@ -1,6 +1,9 @@
 package prioritize
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // traits is a set of properties that follow from the name of a file or directory.
 type traits uint16
@@ -19,16 +22,19 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words returns a table of names with their traits. Each key of the map in the parameter of is a set of traits; its
-// value lists the names that have these traits, separated by white space.
-func words(of map[traits]string) map[string]traits {
-	table := map[string]traits{}
-	for t, list := range of {
-		for name := range strings.FieldsSeq(list) {
-			table[name] |= t
+// words returns a function that returns a table of names with their traits. Each key of the map in the parameter of is
+// a set of traits; its value lists the names that have these traits, separated by white space. The table is made at the
+// first call of the function, because short commands need none.
+func words(of map[traits]string) func() map[string]traits {
+	return sync.OnceValue(func() map[string]traits {
+		table := map[string]traits{}
+		for t, list := range of {
+			for name := range strings.FieldsSeq(list) {
+				table[name] |= t
+			}
 		}
-	}
-	return table
+		return table
+	})
 }
 
 // exactNames are file names that have a meaning only in this combination of upper and lower case.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to
@@ -73,8 +74,8 @@ var withToken = map[string][]string{
 	".yarnrc":     {"_authToken", "_password", "_auth"},
 }
 
-// deny contains the rules in denied.
-var deny = parseIgnore([]byte(denied), false)
+// deny returns the rules in denied.
+var deny = sync.OnceValue(func() globs { return parseIgnore([]byte(denied), false) })
 
 // rules is the compiled form of Rules.
 type rules struct {
@@ -85,7 +86,7 @@ type rules struct {
 
 // compile parses the globs and sets the defaults. It returns an error for the first invalid glob.
 func (r Rules) compile() (rules, error) {
-	c := rules{deny: deny, max: r.MaxFileSize}
+	c := rules{deny: deny(), max: r.MaxFileSize}
 	if r.NoDenyList {
 		c.deny = nil
 	}
