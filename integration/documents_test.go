@@ -12,7 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/git/object"
 	"github.com/artifactfs/artifactfs/integration/harness/gittest"
-	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/running"
 )
 
 // fails is the reason of commands that a page shows because of the error that they print.
@@ -172,7 +172,7 @@ command:
 		text := url.ReplaceAllStringFunc(c.text,
 			func(u string) string { return s.URL(url.FindStringSubmatch(u)[1] + ".git") })
 		text = strings.ReplaceAll(text, "/srv/", w.root+"/srv/")
-		text = strings.ReplaceAll(text, server.DefaultListen, listen)
+		text = strings.ReplaceAll(text, running.DefaultListen, listen)
 		if failing {
 			text = "if " + text + "\nthen false; fi"
 		}

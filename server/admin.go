@@ -1,9 +1,7 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,50 +9,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/running"
 )
 
 // adminSetting is the setting that is set when the first admin token is made, so that only one node makes one.
 const adminSetting = "admin-created"
-
-// Running describes the server that uses a data directory, for commands on the same host. It contains no secret.
-type Running struct {
-	URL       string `json:"url"`              // address for this host
-	Listen    string `json:"listen"`           // host:port at which it listens
-	Public    string `json:"public,omitempty"` // address for clients
-	Account   string `json:"account"`
-	TokenFile string `json:"token_file"` // file with the admin token, which only its user can read
-	PID       int    `json:"pid"`
-}
-
-// runningFile is the name of the file with Running in a data directory.
-const runningFile = "server.json"
-
-// ReadRunning returns the description of the server that uses a data directory, or has used it last.
-func ReadRunning(dir string) (Running, error) {
-	var r Running
-	text, err := os.ReadFile(filepath.Join(dir, runningFile))
-	if err != nil {
-		return r, err
-	}
-	return r, json.Unmarshal(text, &r)
-}
-
-// write stores the description in the data directory.
-func (r Running) write(dir string) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return disk.WriteFileUnsynced(filepath.Join(dir, runningFile), append(text, '\n'), 0o600)
-}
 
 // nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started
 // again, so the new process can use the leases of a killed one.
@@ -74,26 +39,10 @@ func nodeName(dir string) (string, error) {
 	return name, nil
 }
 
-// ReadToken returns the token in a file, whose only line it is.
-func ReadToken(file string) (control.Secret, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	text = bytes.TrimSpace(text)
-	switch {
-	case len(text) == 0:
-		return "", errors.New("file is empty")
-	case bytes.ContainsAny(text, "\r\n\x00"):
-		return "", errors.New("file has more than one line")
-	}
-	return control.Secret(text), nil
-}
-
 // ensureAdmin makes an admin token at the first start, and makes the token in the file valid if it is not. It returns
 // the token if it is new and was not in the file before.
 func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh control.Secret, err error) {
-	given, err := ReadToken(file)
+	given, err := running.ReadToken(file)
 	if err == nil {
 		return "", adopt(ctx, db, given, file)
 	}
@@ -145,36 +94,4 @@ func adopt(ctx context.Context, db *records.DB, text control.Secret, file string
 		return fmt.Errorf("use admin token %s: %w", file, access.ErrInvalid)
 	}
 	return err
-}
-
-// Stop sends SIGTERM to the server of a data directory, and waits until the server has ended. It returns false if no
-// server is running.
-func Stop(ctx context.Context, dir string) (bool, error) {
-	lock := filepath.Join(dir, "lock")
-	if _, err := os.Stat(lock); errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	for told := false; ; {
-		unlock, err := disk.TryLock(lock)
-		if err == nil {
-			unlock()
-			return told, nil
-		}
-		if !errors.Is(err, disk.ErrLocked) {
-			return told, fmt.Errorf("lock %s: %w", dir, err)
-		}
-		if !told {
-			r, err := ReadRunning(dir)
-			if err == nil {
-				err = syscall.Kill(r.PID, syscall.SIGTERM)
-			}
-			if err != nil {
-				return false, fmt.Errorf("stop server of %s: %w", dir, err)
-			}
-			told = true
-		}
-		if !clock.Wait(ctx, 20*time.Millisecond) {
-			return told, context.Cause(ctx)
-		}
-	}
 }

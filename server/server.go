@@ -43,12 +43,10 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 	"github.com/artifactfs/artifactfs/server/retention"
 	"github.com/artifactfs/artifactfs/server/review"
+	"github.com/artifactfs/artifactfs/server/running"
 	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
-
-// DefaultListen is the address at which a server listens unless Options names another one.
-const DefaultListen = "127.0.0.1:8790"
 
 const (
 	maxHeader = 64 << 10 // bytes
@@ -60,7 +58,7 @@ const (
 // Options configures a Server. Data is required.
 type Options struct {
 	Data     string // directory of the server; created if it does not exist
-	Listen   string // host:port; "" means DefaultListen
+	Listen   string // host:port; "" means running.DefaultListen
 	Database string // postgres://..., "": an SQLite file in Data
 	Objects  string // s3://bucket/prefix, "": a directory in Data
 	// file with the admin token, created with a new token if it does not exist; "": admin-token in Data
@@ -108,7 +106,7 @@ func (o Options) database() string {
 
 // Server is a running server.
 type Server struct {
-	Running
+	running.Server
 	Admin control.Secret // admin token if this process has made it, "" if it was made before
 
 	o        Options
@@ -146,7 +144,7 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	// The address is taken first, so that a server that cannot listen changes nothing.
-	if s.listener, err = net.Listen("tcp", cmp.Or(o.Listen, DefaultListen)); err != nil {
+	if s.listener, err = net.Listen("tcp", cmp.Or(o.Listen, running.DefaultListen)); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	s.closeLater(func() error {
@@ -161,8 +159,8 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.Running.write(o.Data); err != nil {
-		return nil, fmt.Errorf("write %s: %w", filepath.Join(o.Data, runningFile), err)
+	if err := s.Server.Write(o.Data); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -172,7 +170,7 @@ func (s *Server) lock() error {
 	if err := disk.MkdirAll(disk.OS, s.o.Data, 0o700); err != nil {
 		return fmt.Errorf("create data directory: %w", err)
 	}
-	unlock, err := disk.TryLock(filepath.Join(s.o.Data, "lock"))
+	unlock, err := disk.TryLock(running.Lock(s.o.Data))
 	if errors.Is(err, disk.ErrLocked) {
 		err = ErrInUse
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/integration/harness/await"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/client"
+	"github.com/artifactfs/artifactfs/server/running"
 )
 
 // TestMain runs the tests. If an environment variable names a data directory, it runs a server instead: tests that kill
@@ -289,7 +290,7 @@ func TestKill(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: server did not start: %v", round, err)
 		}
-		token, err := server.ReadToken(filepath.Join(dir, "admin-token"))
+		token, err := running.ReadToken(filepath.Join(dir, "admin-token"))
 		if err != nil {
 			t.Fatal(err)
 		}

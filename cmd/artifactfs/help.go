@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/server"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/worktrees"
@@ -54,15 +55,15 @@ func addCommands(root *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Sessions", Commands: []*cobra.Command{
 			sessions.SessionCommand(a, agents.HookCommand(a), oldAgent), worktrees.WorktreeCommand(a),
 			runCommand(a)}},
-		cli.Group{Title: "More", Commands: []*cobra.Command{hosting.ServeCommand(a)}},
+		cli.Group{Title: "More", Commands: []*cobra.Command{server.ServeCommand(a)}},
 		cli.Group{Title: "Contents and branches of mounts", OnlyAll: true, Commands: []*cobra.Command{
 			prefetchCommand(a), mounts.RefreshCommand(a), profileCommand(a), serving.CredentialCommand(a)}},
 		cli.Group{Title: "Watch and repair", OnlyAll: true, Commands: []*cobra.Command{
-			listCommand(a), topCommand(a), uiCommand(a), traceCommand(a), doctorCommand(a), cacheCommand(a)}},
+			listCommand(a), topCommand(a), server.UICommand(a), traceCommand(a), doctorCommand(a), cacheCommand(a)}},
 		cli.Group{Title: "Repositories of a server", OnlyAll: true, Commands: []*cobra.Command{
 			hosting.RepoCommand(a), hosting.TokenCommand(a), hosting.NamespaceCommand(a)}},
 		cli.Group{Title: "Processes of a host or a cluster", OnlyAll: true, Commands: []*cobra.Command{
-			serving.DaemonCommand(a), serving.KeepCommand(a), serving.CSICommand(a), hosting.RelayCommand(a)}},
+			serving.DaemonCommand(a), serving.KeepCommand(a), serving.CSICommand(a), server.RelayCommand(a)}},
 		cli.Group{Title: "Agents, shells and this program", OnlyAll: true, Commands: []*cobra.Command{
 			agents.AgentCommand(a), mcpCommand(a), completionCommand(a), versionCommand(a)}},
 	)

@@ -73,7 +73,7 @@ var libraries = map[string][]string{
 	"github.com/google/jsonschema-go/": {"host/mcp", "server/openapi/openapitest"},
 	"github.com/spf13/": {"cmd/artifactfs", "cmd/artifactfs/agents", "cmd/artifactfs/cli",
 		"cmd/artifactfs/hosting", "cmd/artifactfs/locking", "cmd/artifactfs/mounts", "cmd/artifactfs/serving",
-		"cmd/artifactfs/sessions", "cmd/artifactfs/worktrees", "cmd/artifactfs-csi"},
+		"cmd/artifactfs/server", "cmd/artifactfs/sessions", "cmd/artifactfs/worktrees", "cmd/artifactfs-csi"},
 	"github.com/BurntSushi/toml":              {"host/config"},
 	"github.com/pjbgf/sha1cd":                 {"git/object"},
 	"github.com/alecthomas/chroma/":           {"server/ui"},

@@ -96,7 +96,7 @@ be mounted.`,
 			if err != nil {
 				return err
 			}
-			return printDone(a, "reopened", args[1])
+			return PrintDone(a, "reopened", args[1])
 		}),
 	}
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON` to record")
@@ -180,7 +180,7 @@ A file with rules has this form. Of several rules for the same action, the first
 				if err := x.DeleteRetention(ctx, args[0]); err != nil {
 					return err
 				}
-				return printDone(a, "removed", args[0])
+				return PrintDone(a, "removed", args[0])
 			case dryRun:
 				s, err := x.RetentionPlan(ctx, args[0])
 				return errors.Join(err, printSteps(a, s, true))
@@ -227,7 +227,7 @@ func setRetention(ctx context.Context, a *cli.App, x client.Extensions, namespac
 	if err != nil {
 		return err
 	}
-	return printDone(a, "set", namespace)
+	return PrintDone(a, "set", namespace)
 }
 
 // printSteps prints the steps of a retention plan or of a retention run. It returns an error if steps of a run have

@@ -52,8 +52,8 @@ func (o *Connection) runRepo(a *cli.App, use func(cmd *cobra.Command, c *Access,
 	}
 }
 
-// choiceFlag adds a flag that accepts only the given values, and completes them. Without the flag, *value is initial.
-func choiceFlag(cmd *cobra.Command, value *string, initial, flag, usage string, values ...string) {
+// ChoiceFlag adds a flag that accepts only the given values, and completes them. Without the flag, *value is initial.
+func ChoiceFlag(cmd *cobra.Command, value *string, initial, flag, usage string, values ...string) {
 	cmd.Flags().Var(cli.NewChoice(value, initial, values...), flag, usage)
 	cli.CompleteFlag(cmd, flag, values...)
 }
@@ -109,22 +109,22 @@ func printToken(a *cli.App, made client.NewToken, rights string) error {
 		until = "expires " + localTime(made.Expires)
 	}
 	fmt.Fprintf(a.Stderr, "artifactfs: token %s (%s) %s\n", made.ID, rights, until)
-	return printLine(a.Stdout, made.Plaintext)
+	return PrintLine(a.Stdout, made.Plaintext)
 }
 
 // localTime returns a time as text in the time zone of the user.
 func localTime(t time.Time) string { return t.Local().Format(time.DateTime) }
 
-// printDone prints a line that states what a command has done: the verb and the object.
-func printDone(a *cli.App, verb, object string) error {
+// PrintDone prints a line that states what a command has done: the verb and the object.
+func PrintDone(a *cli.App, verb, object string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{verb: object})
 	}
-	return printLine(a.Stdout, verb+" "+object)
+	return PrintLine(a.Stdout, verb+" "+object)
 }
 
-// printLine prints a line.
-func printLine(w io.Writer, text string) error {
+// PrintLine prints a line.
+func PrintLine(w io.Writer, text string) error {
 	_, err := fmt.Fprintln(w, text)
 	return cli.Printed(err)
 }

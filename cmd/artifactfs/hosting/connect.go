@@ -1,6 +1,5 @@
-// Package hosting contains the command "serve", which runs the server, and the commands "repo", "token" and
-// "namespace", which use the REST API of any server. The command "mount --create" selects its server by the same flags
-// (Connection).
+// Package hosting contains the commands "repo", "token" and "namespace", which use the REST API of any server.
+// The command "mount --create" selects its server by the same flags (Connection).
 package hosting
 
 import (
@@ -15,12 +14,12 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/client"
+	"github.com/artifactfs/artifactfs/server/running"
 )
 
 // defaultURL is the address of a server that was started without --listen.
-const defaultURL = "http://" + server.DefaultListen
+const defaultURL = "http://" + running.DefaultListen
 
 // Connection holds the flags that select the server of a command.
 type Connection struct {
@@ -68,11 +67,11 @@ func Connect(a *cli.App, o Connection) (*Access, error) {
 // server to which it belongs. The token in the environment belongs to the server that the environment names; if it
 // names none, to any server. The token of the server on this host belongs only to that server.
 func (o Connection) resolve(a *cli.App) (access *Access, at string, token control.Secret, err error) {
-	running, runErr := server.ReadRunning(Dir(a))
+	here, runErr := running.Read(Dir(a))
 	if runErr != nil && !errors.Is(runErr, os.ErrNotExist) {
 		return nil, "", "", fmt.Errorf("find server: %w", runErr)
 	}
-	for _, at = range []string{o.URL, a.Server.URL, running.URL, defaultURL} {
+	for _, at = range []string{o.URL, a.Server.URL, here.URL, defaultURL} {
 		if at != "" {
 			break
 		}
@@ -90,8 +89,8 @@ func (o Connection) resolve(a *cli.App) (access *Access, at string, token contro
 		return access, at, access.Token, nil
 	case ours && a.Server.TokenFile != "":
 		access.TokenFile = a.Server.TokenFile
-	case runErr == nil && (sameServer(at, running.URL) || sameServer(at, running.Public)):
-		access.TokenFile = running.TokenFile
+	case runErr == nil && (sameServer(at, here.URL) || sameServer(at, here.Public)):
+		access.TokenFile = here.TokenFile
 	}
 	if access.TokenFile == "" {
 		return access, at, "", nil
@@ -99,7 +98,7 @@ func (o Connection) resolve(a *cli.App) (access *Access, at string, token contro
 	if access.TokenFile, err = filepath.Abs(access.TokenFile); err != nil {
 		return nil, "", "", err
 	}
-	if token, err = server.ReadToken(access.TokenFile); err != nil {
+	if token, err = running.ReadToken(access.TokenFile); err != nil {
 		return nil, "", "", &control.Error{Code: control.ExitUsage, Verb: "read", Object: access.TokenFile,
 			Cause: cli.Reason(err),
 			Hint:  "name a file whose only line is the token"}

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/git/transport/tokenfile"
 	"github.com/artifactfs/artifactfs/host/statedir"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/client"
+	"github.com/artifactfs/artifactfs/server/running"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -128,11 +128,11 @@ func known(a *cli.App, remote string) (*Access, name, error) {
 	if err != nil || !strings.HasPrefix(remote, at+"/git/") {
 		return nil, n, nil
 	}
-	running, err := server.ReadRunning(Dir(a))
+	here, err := running.Read(Dir(a))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, n, fmt.Errorf("find server: %w", err)
 	}
-	if !sameServer(at, a.Server.URL) && !sameServer(at, running.URL) && !sameServer(at, running.Public) {
+	if !sameServer(at, a.Server.URL) && !sameServer(at, here.URL) && !sameServer(at, here.Public) {
 		return nil, n, nil
 	}
 	c, err := Connect(a, Connection{URL: at})
@@ -295,7 +295,7 @@ func WithControlToken(ctx context.Context, a *cli.App, remote string) (string, e
 	}
 	secret := c.Token
 	if secret == "" {
-		if secret, err = server.ReadToken(c.TokenFile); err != nil {
+		if secret, err = running.ReadToken(c.TokenFile); err != nil {
 			return "", fmt.Errorf("read token: %w", err)
 		}
 	}

@@ -73,9 +73,9 @@ to on this server since the last import stay as they are; all others are copied 
 				return err
 			}
 			if wait {
-				return printDone(a, "refreshed", n.String())
+				return PrintDone(a, "refreshed", n.String())
 			}
-			return printDone(a, "refreshing", n.String())
+			return PrintDone(a, "refreshing", n.String())
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the import has finished")

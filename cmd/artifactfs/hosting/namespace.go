@@ -44,10 +44,10 @@ func namespaceCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, n)
 			}
-			return printLine(a.Stdout, "created namespace "+n.Name)
+			return PrintLine(a.Stdout, "created namespace "+n.Name)
 		}),
 	}
-	choiceFlag(cmd, &jurisdiction, "", "jurisdiction", "where the server is to store the repositories", "eu", "us")
+	ChoiceFlag(cmd, &jurisdiction, "", "jurisdiction", "where the server is to store the repositories", "eu", "us")
 	return cmd
 }
 
@@ -112,7 +112,7 @@ func namespaceDeleteCommand(a *cli.App, o *Connection) *cobra.Command {
 			if err := c.DeleteNamespace(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			return printDone(a, "deleted", args[0])
+			return PrintDone(a, "deleted", args[0])
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
@@ -143,7 +143,7 @@ token again. Other servers than artifactfs serve do not have such tokens.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	choiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
+	ChoiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 12h or 90d (default: until it is revoked)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
 	return cmd

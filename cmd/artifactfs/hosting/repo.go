@@ -130,7 +130,7 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&l.Search, "search", "", "only repositories whose names contain `TEXT`")
-	choiceFlag(cmd, &l.Sort, "created_at", "sort", "order of the list", "created_at", "updated_at", "last_push_at", "name")
+	ChoiceFlag(cmd, &l.Sort, "created_at", "sort", "order of the list", "created_at", "updated_at", "last_push_at", "name")
 	f.BoolVar(&l.Ascending, "ascending", false, "the smallest or oldest first")
 	f.IntVar(&limit, "limit", 0, "print at most `N` repositories (default: all)")
 	return cmd
@@ -275,7 +275,7 @@ deletes, unless --yes is given.`,
 			if err := c.DeleteRepo(cmd.Context(), n.namespace, n.repo); err != nil {
 				return err
 			}
-			return printDone(a, "deleted", n.String())
+			return PrintDone(a, "deleted", n.String())
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")

@@ -85,7 +85,7 @@ A glob, such as refs/heads/x-*, matches full names of refs; ** at its end matche
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	choiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
+	ChoiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 1h or 30d, from 1m to 365d (default 1d)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
 	f.StringVar(&t.Actor, "actor", "", "`NAME` of the user or program that will use the token")
@@ -114,7 +114,7 @@ func tokenListCommand(a *cli.App, o *Connection) *cobra.Command {
 				})
 		}),
 	}
-	choiceFlag(cmd, &state, "active", "which", "tokens to list", "active", "expired", "revoked", "all")
+	ChoiceFlag(cmd, &state, "active", "which", "tokens to list", "active", "expired", "revoked", "all")
 	return cmd
 }
 
@@ -154,7 +154,7 @@ revoked.`,
 				if err := c.RevokeToken(cmd.Context(), namespace, id); err != nil {
 					return err
 				}
-				if err := printDone(a, "revoked", id); err != nil {
+				if err := PrintDone(a, "revoked", id); err != nil {
 					return err
 				}
 			}

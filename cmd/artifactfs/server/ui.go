@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/host/hostui"
 )
 
-// uiCommand returns the command "ui". The command serves the web page of this host until it receives a signal.
-func uiCommand(a *cli.App) *cobra.Command {
+// UICommand returns the command "ui". The command serves the web page of this host until it receives a signal.
+func UICommand(a *cli.App) *cobra.Command {
 	var listen string
 	var open bool
 	cmd := &cobra.Command{

@@ -1,4 +1,4 @@
-package hosting
+package server
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/relay"
 )
@@ -147,7 +148,7 @@ func runRelay(ctx context.Context, a *cli.App, o relay.Options) error {
 	if a.JSON {
 		err = cli.PrintJSON(a.Stdout, map[string]string{"url": r.URL, "listen": r.Listen})
 	} else {
-		err = printLine(a.Stdout, "relaying at "+r.URL)
+		err = hosting.PrintLine(a.Stdout, "relaying at "+r.URL)
 	}
 	if err != nil {
 		return errors.Join(err, r.Close())

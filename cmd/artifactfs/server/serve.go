@@ -1,4 +1,6 @@
-package hosting
+// Package server contains the commands that need much code that no other command needs: "serve", which runs a git
+// server, "relay", which stands between hosts and their git servers, and "ui", the page of this host.
+package server
 
 import (
 	"context"
@@ -16,11 +18,13 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/lazy"
 	"github.com/artifactfs/artifactfs/server"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/running"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
@@ -91,7 +95,7 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0: any free one")
+	f.StringVar(&o.Listen, "listen", running.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0: any free one")
 	f.StringVar(&o.Data, "data", "", "store everything in `DIR` (default: server in the state directory)")
 	f.StringVar(&o.Database, "database", "",
 		"store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
@@ -115,7 +119,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
 	f.StringVar(&o.CAFile, "ca-file", "",
 		"for imports and webhooks, trust the certificates in `FILE` and not those of the system")
-	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
+	hosting.ChoiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
 		"(default: allow if --listen is a loopback address, and there is\n"+
 		"no --public-url and no --trusted-proxy)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
@@ -141,7 +145,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f.BoolVar(&o.detached, "detached", false, "")
 	f.BoolVar(&o.terminal, "terminal", false, "")
 	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
-	choiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation",
+	hosting.ChoiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation",
 		"cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
 	for _, hidden := range []string{"import-http", "detached", "terminal", "upkeep"} {
@@ -192,7 +196,7 @@ var account = lazy.Regexp(`^[0-9a-f]{32}$`)
 // completeServe checks the options of the server and makes their paths absolute.
 func completeServe(a *cli.App, o *server.Options) error {
 	if o.Data == "" {
-		o.Data = Dir(a)
+		o.Data = hosting.Dir(a)
 	}
 	if err := absolute(&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets, &o.CAFile); err != nil {
 		return err
@@ -259,7 +263,7 @@ func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"token": string(token)})
 	}
-	return printLine(a.Stdout, string(token))
+	return hosting.PrintLine(a.Stdout, string(token))
 }
 
 // serve runs the server until ctx ends, as it does after SIGTERM or Ctrl-C.
@@ -297,9 +301,9 @@ func announce(a *cli.App, o serveOptions, s *server.Server) error {
 	terminal := o.terminal || cli.IsTerminal(a.Stdout)
 	if a.JSON {
 		told := struct {
-			server.Running
+			running.Server
 			Token string `json:"token,omitempty"`
-		}{Running: s.Running}
+		}{Server: s.Server}
 		if terminal {
 			told.Token = string(s.Admin)
 		}
@@ -322,7 +326,7 @@ func announce(a *cli.App, o serveOptions, s *server.Server) error {
 	if s.Public != "" {
 		cli.PrintLine(a.Stdout, "public", "%s", s.Public)
 	}
-	if o.Data != Dir(a) {
+	if o.Data != hosting.Dir(a) {
 		cli.PrintLine(a.Stdout, "use", "export ARTIFACTFS_SERVER=%s ARTIFACTFS_SERVER_TOKEN_FILE=%s", s.URL,
 			cli.ShellWord(s.TokenFile))
 	}

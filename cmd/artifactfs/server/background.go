@@ -1,4 +1,4 @@
-package hosting
+package server
 
 import (
 	"context"
@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/running"
 )
 
 // stopTime is the maximum time for which --stop waits until the server has ended. It is longer than the time that the
@@ -101,7 +103,7 @@ func detach() error {
 func stop(ctx context.Context, a *cli.App, o server.Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("server did not end within %s", stopTime))
 	defer cancel()
-	found, err := server.Stop(ctx, o.Data)
+	found, err := running.Stop(ctx, o.Data)
 	if err != nil {
 		return explainServe(o, err)
 	}
@@ -110,5 +112,5 @@ func stop(ctx context.Context, a *cli.App, o server.Options) error {
 			Cause: "no server is running with this directory",
 			Hint:  "--data DIR selects another directory"}
 	}
-	return printDone(a, "stopped", "server of "+o.Data)
+	return hosting.PrintDone(a, "stopped", "server of "+o.Data)
 }
