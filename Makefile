@@ -43,8 +43,9 @@ help: ## list the targets
 setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
 
-build: ## build bin/artifactfs and, beside it, the hook for git before 2.55 and the CSI driver
-	$(GO) build -buildvcs=false -ldflags "$(STAMP)" -o bin/artifactfs ./cmd/artifactfs
+build: ## build bin/artifactfs and, beside it, the same with the server, the hook for git before 2.55, and the CSI driver
+	$(GO) build -buildvcs=false -tags noserver -ldflags "-s -w $(STAMP)" -o bin/artifactfs ./cmd/artifactfs
+	$(GO) build -buildvcs=false -ldflags "-s -w $(STAMP)" -o bin/artifactfs-server ./cmd/artifactfs
 	$(GO) build -buildvcs=false -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
 	$(GO) build -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/artifactfs-csi ./cmd/artifactfs-csi
 
@@ -83,6 +84,7 @@ race-packages:
 lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the structure of the packages
 	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
 	$(GO) vet -buildvcs=false ./...
+	$(GO) vet -buildvcs=false -tags noserver ./cmd/artifactfs
 	$(GO) test -buildvcs=false ./internal/arch
 	GOFLAGS="$$($(GO) env GOFLAGS) -buildvcs=false" $(GO) tool staticcheck ./...
 
@@ -110,13 +112,14 @@ PROGRAM ?= $(BIN)/artifactfs
 MANDIR   = $(PREFIX)/share/man/man1
 # $(call put,MODE,FILE): a file from standard input.
 put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
-installed = bin/artifactfs bin/artifactfs-fsmonitor bin/artifactfs-csi \
+installed = bin/artifactfs bin/artifactfs-server bin/artifactfs-fsmonitor bin/artifactfs-csi \
 	share/bash-completion/completions/artifactfs share/zsh/site-functions/_artifactfs share/fish/vendor_completions.d/artifactfs.fish
 shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
 	container/Containerfile container/Containerfile.node container/Containerfile.user container/Containerfile.server container/README.md
 
 install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
+	install -D -m 755 $(BIN)/artifactfs-server $(DESTDIR)$(PREFIX)/bin/artifactfs-server
 	install -D -m 755 $(BIN)/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
 	install -D -m 755 $(BIN)/artifactfs-csi $(DESTDIR)$(PREFIX)/bin/artifactfs-csi
 	install -d $(DESTDIR)$(HELPERDIR)

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -71,14 +72,17 @@ func run(m *testing.M) int {
 	defer done()
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
-	build := []string{"build", "-o", base}
-	if await.Race {
-		build = append(build, "-race")
-	}
-	build = append(build, "../cmd/artifactfs", "../cmd/artifactfs-fsmonitor", "./harness/gittest/rot13filter")
-	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
-		return 1
+	for _, build := range [][]string{
+		{"-tags", "noserver", "-o", binary, "../cmd/artifactfs"}, {"-o", binary + "-server", "../cmd/artifactfs"},
+		{"-o", base, "../cmd/artifactfs-fsmonitor", "./harness/gittest/rot13filter"},
+	} {
+		if await.Race {
+			build = slices.Insert(build, 0, "-race")
+		}
+		if out, err := exec.Command("go", slices.Insert(build, 0, "build")...).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+			return 1
+		}
 	}
 	if err := keepGo(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,7 +68,7 @@ func TestInstall(t *testing.T) {
 	install("install")
 	got := list(root)
 	for _, want := range []string{
-		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "usr/bin/artifactfs-csi \n",
+		"usr/bin/artifactfs \n", "usr/bin/artifactfs-server \n", "usr/bin/artifactfs-fsmonitor \n", "usr/bin/artifactfs-csi \n",
 		"sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
 		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/system/artifactfs-server.service \n",
 		"usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
@@ -92,5 +93,49 @@ func TestInstall(t *testing.T) {
 	install("uninstall")
 	if _, err := os.Stat(share); err == nil {
 		t.Errorf("make uninstall left the empty directory %s", share)
+	}
+}
+
+// A program without the server runs the program artifactfs-server beside it, and works without it.
+func TestProgramWithoutServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alone := filepath.Join(w.place("alone"), "artifactfs")
+	w.check(os.MkdirAll(filepath.Dir(alone), 0o755))
+	w.check(os.Link(binary, alone))
+	for _, c := range []struct {
+		program, args string
+		code          int
+		out           []string // parts of the output; after "!" those that it must not have
+	}{
+		{binary, "serve --help", 0, []string{"Serve runs a git server", "--data DIR"}},
+		{binary, "--state /nowhere help ui", 0, []string{"Ui serves a page"}},
+		{binary, "--help --all", 0, []string{"  relay ", "  serve ", "  mount "}},
+		{binary, "serve --data x --listen y", 2, []string{`artifactfs: serve: invalid address "y" for --listen`}},
+		{binary, "relai", 2, []string{"did you mean relay?"}},
+		{alone, "--help --all", 0, []string{"  mount ", "!  serve ", "!  relay "}},
+		{alone, "help mount", 0, []string{"--session NAME"}},
+		{alone, "serve --data x", 1, []string{
+			"artifactfs: run serve: the program artifactfs-server, which has this command, is not installed",
+			"copy artifactfs-server of the same version into " + filepath.Dir(alone)}},
+		{alone, "ui --json", 1, []string{`{"error":{"code":`}},
+		{alone, "nothing", 2, []string{`unknown command "nothing"`}},
+	} {
+		out, err := exec.Command(c.program, strings.Fields(c.args)...).CombinedOutput()
+		code := 0
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else {
+			w.check(err)
+		}
+		if code != c.code {
+			t.Errorf("%s %s: exit code %d, want %d:\n%s", c.program, c.args, code, c.code, out)
+		}
+		for _, part := range c.out {
+			part, absent := strings.CutPrefix(part, "!")
+			if strings.Contains(string(out), part) == absent {
+				t.Errorf("%s %s: %q is in the output: %v:\n%s", c.program, c.args, part, !absent, out)
+			}
+		}
 	}
 }

@@ -19,7 +19,12 @@ export PACKAGE_VERSION=$(echo "${DIST_VERSION:-$PACKAGE_VERSION}" | tr - +)
 work=$(mktemp -d "${TMPDIR:-/tmp}/afs-dist.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 build() { # build ARCH DIR
-	CGO_ENABLED=0 GOOS=linux GOARCH=$1 $go build -buildvcs=false -trimpath -ldflags "-s -w $STAMP" -o "$2/" ./cmd/artifactfs ./cmd/artifactfs-fsmonitor ./cmd/artifactfs-csi
+	for program in artifactfs artifactfs-server artifactfs-fsmonitor artifactfs-csi; do
+		package=$program tags=
+		[ $program != artifactfs ] || tags=noserver
+		[ $program != artifactfs-server ] || package=artifactfs
+		CGO_ENABLED=0 GOOS=linux GOARCH=$1 $go build -buildvcs=false -trimpath -tags "$tags" -ldflags "-s -w $STAMP" -o "$2/$program" ./cmd/$package
+	done
 }
 mkdir "$work/host"
 build "$host" "$work/host"
@@ -44,10 +49,10 @@ for arch in ${ARCHES:-amd64 arm64}; do
 		image)
 			tree=$work/image-$arch
 			install -D "$bin/artifactfs" "$tree/usr/bin/artifactfs"
-			install "$bin/artifactfs-fsmonitor" "$bin/artifactfs-csi" "$tree/usr/bin/"
+			install "$bin/artifactfs-server" "$bin/artifactfs-fsmonitor" "$bin/artifactfs-csi" "$tree/usr/bin/"
 			images="$images $arch=$tree"
 			;;
-		sbom) "$work/dist" sbom -o "$out/$name.spdx.json" "$bin/artifactfs" ;;
+		sbom) "$work/dist" sbom -o "$out/$name.spdx.json" "$bin/artifactfs-server" ;; # it has the modules of all programs
 		esac
 	done
 done

@@ -87,6 +87,7 @@ title "systemd-analyze verify"
 [ -z "$(ls -A "$dir")" ] || fail "$dir is not empty"
 mkdir -p "$dir/units" "$dir/user" "$dir/bin" "$dir/lib" "$dir/runtime"
 cp "$program" "$dir/bin/artifactfs"
+cp "$program-server" "$dir/bin/artifactfs-server"
 for f in contrib/systemd/*.service; do sed "s|@BINDIR@|$dir/bin|g" "$f" >"$dir/units/${f##*/}"; done
 for f in contrib/systemd/user/*.service; do sed "s|@BINDIR@|$dir/bin|g" "$f" >"$dir/user/${f##*/}"; done
 # The example, for this remote. What a unit asks for is here, and does nothing.
@@ -120,7 +121,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/upper /run/work
 mount -t overlay overlay -o lowerdir=/usr/sbin,upperdir=/run/upper,workdir=/run/work /usr/sbin
-cp "$dir/bin/artifactfs" /usr/sbin/artifactfs
+cp "$dir/bin/artifactfs" "$dir/bin/artifactfs-server" /usr/sbin/
 ln -s "$dir/bin/artifactfs" /usr/sbin/mount.fuse.artifactfs
 ln -s "$dir/bin/artifactfs" /usr/sbin/umount.fuse.artifactfs
 mount --bind "$dir/lib" /var/lib

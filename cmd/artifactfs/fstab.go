@@ -60,7 +60,7 @@ func runHelper(a *cli.App, name string, args []string) int {
 		if a.Through, err = h.openAutomount(); err != nil {
 			break
 		}
-		if code := run(a, h.command); code != control.ExitDone {
+		if code := run(a, h.command, os.Environ()); code != control.ExitDone {
 			return helperCode(code)
 		}
 		err = h.restrict()

@@ -87,7 +87,7 @@ func printed(t *testing.T, args ...string) string {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	code := run(&cli.App{Stdout: out, Stderr: out}, args)
+	code := run(&cli.App{Stdout: out, Stderr: out}, args, nil)
 	text, err := os.ReadFile(out.Name())
 	if code != 0 || err != nil {
 		t.Fatalf("artifactfs %s: exit %d, error %v\n%s", strings.Join(args, " "), code, err, text)

@@ -36,6 +36,7 @@ func main() {
 	serving.HideSecrets()
 	cli.CompleteEnvironment()
 	cli.Version = versionText()
+	environ := os.Environ()
 	// Remove the tokens from the environment, so that no child process inherits them.
 	token := control.Secret(os.Getenv(cli.TokenVariable))
 	os.Unsetenv(cli.TokenVariable)
@@ -53,11 +54,12 @@ func main() {
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
 	}
-	os.Exit(run(a, os.Args[1:]))
+	os.Exit(run(a, os.Args[1:], environ))
 }
 
-// run runs the command line and returns the exit code. With --json, an error is also printed to stdout as JSON.
-func run(a *cli.App, args []string) int {
+// run runs the command line and returns the exit code. With --json, an error is also printed to stdout as JSON. environ
+// is the environment of a program that replaces this one.
+func run(a *cli.App, args, environ []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	context.AfterFunc(ctx, func() {
@@ -67,7 +69,10 @@ func run(a *cli.App, args []string) int {
 	})
 	root := rootCommand(a)
 	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := root, replace(root, args, environ)
+	if err == nil {
+		cmd, err = root.ExecuteContextC(ctx)
+	}
 	if err == nil {
 		return control.ExitDone
 	}
