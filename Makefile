@@ -45,7 +45,7 @@ setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and op
 
 build: ## build bin/artifactfs and, beside it, the same with the server, the hook for git before 2.55, and the CSI driver
 	$(GO) build -buildvcs=false -tags noserver -ldflags "-s -w $(STAMP)" -o bin/artifactfs ./cmd/artifactfs
-	$(GO) build -buildvcs=false -ldflags "-s -w $(STAMP)" -o bin/artifactfs-server ./cmd/artifactfs
+	$(GO) build -buildvcs=false -tags '' -ldflags "-s -w $(STAMP)" -o bin/artifactfs-server ./cmd/artifactfs
 	$(GO) build -buildvcs=false -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
 	$(GO) build -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o bin/artifactfs-csi ./cmd/artifactfs-csi
 
@@ -87,6 +87,7 @@ lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the str
 	$(GO) vet -buildvcs=false -tags noserver ./cmd/artifactfs
 	$(GO) test -buildvcs=false ./internal/arch
 	GOFLAGS="$$($(GO) env GOFLAGS) -buildvcs=false" $(GO) tool staticcheck ./...
+	GOFLAGS="$$($(GO) env GOFLAGS) -buildvcs=false" $(GO) tool staticcheck -tags noserver ./cmd/artifactfs
 
 bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
 	$(GO) build -buildvcs=false -o bin/gitserve ./integration/harness/gittest/gitserve
@@ -118,8 +119,8 @@ shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-ho
 	container/Containerfile container/Containerfile.node container/Containerfile.user container/Containerfile.server container/README.md
 
 install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
-	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
 	install -D -m 755 $(BIN)/artifactfs-server $(DESTDIR)$(PREFIX)/bin/artifactfs-server
+	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
 	install -D -m 755 $(BIN)/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
 	install -D -m 755 $(BIN)/artifactfs-csi $(DESTDIR)$(PREFIX)/bin/artifactfs-csi
 	install -d $(DESTDIR)$(HELPERDIR)

@@ -101,8 +101,11 @@ func TestProgramWithoutServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alone := filepath.Join(w.place("alone"), "artifactfs")
-	w.check(os.MkdirAll(filepath.Dir(alone), 0o755))
-	w.check(os.Link(binary, alone))
+	twice := filepath.Join(w.place("twice"), "artifactfs")
+	for _, program := range []string{alone, twice, twice + "-server"} {
+		w.check(os.MkdirAll(filepath.Dir(program), 0o755))
+		w.check(os.Link(binary, program))
+	}
 	for _, c := range []struct {
 		program, args string
 		code          int
@@ -119,6 +122,11 @@ func TestProgramWithoutServer(t *testing.T) {
 			"artifactfs: run serve: the program artifactfs-server, which has this command, is not installed",
 			"copy artifactfs-server of the same version into " + filepath.Dir(alone)}},
 		{alone, "ui --json", 1, []string{`{"error":{"code":`}},
+		{alone, "--state /nowhere/at/all --json relay --listen x", 1, []string{"is not installed", `{"error":{"code":`}},
+		{alone, "help serve", 0, []string{"It is not installed beside this program"}},
+		{alone, "--version", 0, []string{"artifactfs "}},
+		{twice, "serve", 1, []string{"run serve: the program artifactfs-server"}},
+		{twice, "--help", 0, []string{"  mount "}},
 		{alone, "nothing", 2, []string{`unknown command "nothing"`}},
 	} {
 		out, err := exec.Command(c.program, strings.Fields(c.args)...).CombinedOutput()

@@ -46,13 +46,6 @@ func addCommands(root *cobra.Command, a *cli.App) {
 	// The help lists commands in the order below, which is roughly the order in which a user needs them.
 	cobra.EnableCommandSorting = false
 	cli.SetBrief(root, cli.Brief{Text: rootText, Tail: rootTail})
-	// of returns the command called name, or none if this program has no server.
-	of := func(name string) []*cobra.Command {
-		if create := serverCommands[name]; create != nil {
-			return []*cobra.Command{create(a)}
-		}
-		return nil
-	}
 	oldAgent := cli.Renamed(agents.AgentCommand(a), "hooks", "artifactfs agent") // scripts use this name
 	cli.AddGroups(root,
 		cli.Group{Title: "Work", Commands: []*cobra.Command{
@@ -61,21 +54,20 @@ func addCommands(root *cobra.Command, a *cli.App) {
 		cli.Group{Title: "Sessions", Commands: []*cobra.Command{
 			sessions.SessionCommand(a, agents.HookCommand(a), oldAgent), worktrees.WorktreeCommand(a),
 			runCommand(a)}},
-		cli.Group{Title: "More", Commands: of("serve")},
+		cli.Group{Title: "More", Commands: []*cobra.Command{serverCommands["serve"](a)}},
 		cli.Group{Title: "Contents and branches of mounts", OnlyAll: true, Commands: []*cobra.Command{
 			prefetchCommand(a), mounts.RefreshCommand(a), profileCommand(a), serving.CredentialCommand(a)}},
-		cli.Group{Title: "Watch and repair", OnlyAll: true, Commands: slices.Concat(
-			[]*cobra.Command{listCommand(a), topCommand(a)}, of("ui"),
-			[]*cobra.Command{traceCommand(a), doctorCommand(a), cacheCommand(a)})},
+		cli.Group{Title: "Watch and repair", OnlyAll: true, Commands: []*cobra.Command{
+			listCommand(a), topCommand(a), serverCommands["ui"](a), traceCommand(a), doctorCommand(a), cacheCommand(a)}},
 		cli.Group{Title: "Repositories of a server", OnlyAll: true, Commands: []*cobra.Command{
 			hosting.RepoCommand(a), hosting.TokenCommand(a), hosting.NamespaceCommand(a)}},
-		cli.Group{Title: "Processes of a host or a cluster", OnlyAll: true, Commands: slices.Concat(
-			[]*cobra.Command{serving.DaemonCommand(a), serving.KeepCommand(a), serving.CSICommand(a)}, of("relay"))},
+		cli.Group{Title: "Processes of a host or a cluster", OnlyAll: true, Commands: []*cobra.Command{
+			serving.DaemonCommand(a), serving.KeepCommand(a), serving.CSICommand(a), serverCommands["relay"](a)}},
 		cli.Group{Title: "Agents, shells and this program", OnlyAll: true, Commands: []*cobra.Command{
 			agents.AgentCommand(a), mcpCommand(a), completionCommand(a), versionCommand(a)}},
 	)
-	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a)) // these commands are hidden
-	root.AddCommand(of("man")...)
+	// These commands are hidden.
+	root.AddCommand(serving.WorkerCommand(a), serving.PromisorCommand(a), serverCommands["man"](a))
 	root.InitDefaultHelpCmd()
 }
 

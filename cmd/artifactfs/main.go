@@ -57,9 +57,15 @@ func main() {
 	os.Exit(run(a, os.Args[1:], environ))
 }
 
+// replacing is the environment variable by which a program that is replaced by artifactfs-server passes its version.
+const replacing = "ARTIFACTFS_REPLACING"
+
 // run runs the command line and returns the exit code. With --json, an error is also printed to stdout as JSON. environ
 // is the environment of a program that replaces this one.
 func run(a *cli.App, args, environ []string) int {
+	root := rootCommand(a)
+	root.SetArgs(args)
+	cmd, err := root, replace(root, args, environ) // before signals are caught, of which the other program would not know
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	context.AfterFunc(ctx, func() {
@@ -67,9 +73,6 @@ func run(a *cli.App, args, environ []string) int {
 			stop() // restore the default action, so that a second Ctrl-C ends the process at once
 		}
 	})
-	root := rootCommand(a)
-	root.SetArgs(args)
-	cmd, err := root, replace(root, args, environ)
 	if err == nil {
 		cmd, err = root.ExecuteContextC(ctx)
 	}

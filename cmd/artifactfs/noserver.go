@@ -20,29 +20,47 @@ import (
 // less time, and a sandbox needs no more. The same program with all commands is artifactfs-server, in the same
 // directory. It runs what this program cannot run.
 
-// serverCommands is empty.
-var serverCommands map[string]func(*cli.App) *cobra.Command
+// serverCommands create commands that report that this program lacks them.
+var serverCommands = map[string]func(*cli.App) *cobra.Command{"serve": lacking("serve"), "relay": lacking("relay"),
+	"ui": lacking("ui"), "man": lacking("man")}
 
-// replace replaces this process by the program artifactfs-server if args contain no command of root, or ask for help,
-// which lists all commands. environ is the environment of that program. replace returns nil if this program runs the
-// command: it has the command, or there is no artifactfs-server and no command that needs it.
+// lacking returns a function that creates the hidden command called name, which fails.
+func lacking(name string) func(*cli.App) *cobra.Command {
+	return func(*cli.App) *cobra.Command {
+		return &cobra.Command{Use: name, Hidden: true, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
+			Long: "The program artifactfs-server has this command. It is not installed beside this program.",
+			RunE: func(*cobra.Command, []string) error {
+				e := &control.Error{Code: control.ExitFailed, Verb: "run", Object: name,
+					Cause: "the program artifactfs-server, which has this command, is not installed"}
+				if self, err := os.Executable(); err == nil {
+					e.Hint = "copy artifactfs-server of the same version into " + filepath.Dir(self)
+				}
+				return e
+			}}
+	}
+}
+
+// replace replaces this process by the program artifactfs-server if args need it: for a command that this program
+// lacks, and for help, which lists all commands. environ is the environment of that program. replace returns nil if
+// this program runs the command, also because there is no artifactfs-server.
 func replace(root *cobra.Command, args, environ []string) error {
-	cmd, rest, err := root.Find(args)
-	if err == nil && cmd != root && cmd.Name() != "help" {
+	again := os.Getenv(replacing) != "" // this program is called artifactfs-server
+	os.Unsetenv(replacing)
+	cmd, _, err := root.Find(args)
+	switch {
+	case again, cmd == root && slices.Contains(args, "--version"):
+		return nil
+	case err == nil && cmd != root && cmd.Name() != "help" && (cmd.Parent() != root || serverCommands[cmd.Name()] == nil):
 		return nil
 	}
 	self, err := os.Executable()
-	if err == nil {
-		program := filepath.Join(filepath.Dir(self), "artifactfs-server")
-		err = &fs.PathError{Op: "run", Path: program, Err: syscall.Exec(program, os.Args, environ)}
+	if err != nil {
+		return nil // this program does without the other one
 	}
-	if cmd == root && len(rest) > 0 && slices.Contains([]string{"serve", "relay", "ui", "man"}, rest[0]) {
-		e := &control.Error{Code: control.ExitFailed, Verb: "run", Object: rest[0], Cause: err.Error()}
-		if errors.Is(err, fs.ErrNotExist) {
-			e.Cause = "the program artifactfs-server, which has this command, is not installed"
-			e.Hint = "copy artifactfs-server of the same version into " + filepath.Dir(self)
-		}
-		return e
+	program := filepath.Join(filepath.Dir(self), "artifactfs-server")
+	err = syscall.Exec(program, os.Args, append(environ, replacing+"="+versionText()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return &control.Error{Code: control.ExitFailed, Verb: "run", Object: program, Cause: err.Error()}
 }
