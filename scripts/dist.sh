@@ -52,11 +52,13 @@ for arch in ${ARCHES:-amd64 arm64}; do
 			install "$bin/artifactfs-server" "$bin/artifactfs-fsmonitor" "$bin/artifactfs-csi" "$tree/usr/bin/"
 			images="$images $arch=$tree"
 			;;
-		sbom) "$work/dist" sbom -o "$out/$name.spdx.json" "$bin/artifactfs-server" ;; # it has the modules of all programs
+		sbom) for p in artifactfs artifactfs-server artifactfs-fsmonitor artifactfs-csi; do
+			"$work/dist" sbom -o "$out/$p-${name#artifactfs-}.spdx.json" "$bin/$p"
+		done ;;
 		esac
 	done
 done
 [ -z "$images" ] || "$work/dist" image -o "$out/artifactfs-$PACKAGE_VERSION-image.tar" -tag "artifactfs:$(echo "$PACKAGE_VERSION" | tr '~+' '__')" $images
 cd "$out"
-sha256sum artifactfs-"$PACKAGE_VERSION"* >SHA256SUMS
+sha256sum artifactfs-*"$PACKAGE_VERSION"* >SHA256SUMS
 ls -l | awk 'NR > 1 { printf "%10d  %s\n", $5, $9 }'

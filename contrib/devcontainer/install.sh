@@ -49,12 +49,17 @@ if [ -n "${URL:-}" ]; then
 		[ -n "$member" ] || fail "the archive $URL does not contain artifactfs"
 		tar -xOf "$temp/file" "$member" >"$temp/program"
 		program=$temp/program
+		tar -xOf "$temp/file" "$member-server" >"$temp/program-server" 2>/dev/null || rm "$temp/program-server"
 	fi
 fi
 [ -f "$program" ] || fail "copy the program artifactfs beside install.sh, or set the options url and sha256"
 mkdir -p /usr/local/bin "$share"
 cp "$program" /usr/local/bin/artifactfs
 chmod 755 /usr/local/bin/artifactfs
+if [ -f "$program-server" ]; then # for serve, relay and ui
+	cp "$program-server" /usr/local/bin/artifactfs-server
+	chmod 755 /usr/local/bin/artifactfs-server
+fi
 /usr/local/bin/artifactfs version >/dev/null || fail "artifactfs does not run in this image"
 
 # setting NAME VALUE writes a default, which a variable of the container overrides.
